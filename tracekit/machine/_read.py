@@ -80,7 +80,7 @@ def _of_text(text: str, path: Path) -> Machine:
         return parse_nccl_xml(text.lstrip(), str(path), path.name)
     if _is_toml(text):
         return read_machine_toml(path)
-    if is_rocm_topo(text):
+    if any((found := _TITLE.fullmatch(line.strip())) and found[1] for line in text.splitlines()):
         return parse_rocm_topo(text, str(path), path.name)
     matrix = parse_matrix(text, str(path))
     status = parse_status(text, str(path))
@@ -118,11 +118,6 @@ prints one hop."""
 _WHOLE_OUTPUT = "give the complete output of `rocm-smi --showtopo`"
 
 _Table = dict[tuple[str, str], str]
-
-
-def is_rocm_topo(text: str) -> bool:
-    """Test whether a text has a table that `rocm-smi --showtopo` prints."""
-    return any((found := _TITLE.fullmatch(line.strip())) and found[1] for line in text.splitlines())
 
 
 def parse_rocm_topo(text: str, source: str, name: str) -> Machine:

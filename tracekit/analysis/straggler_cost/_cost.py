@@ -76,23 +76,6 @@ class _Schedule(NamedTuple):
     """The meeting of each op."""
 
 
-def _dependencies(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the dependencies between ops: which op waits for which.
-
-    Parameters
-    ----------
-    ops
-        The ops of a timeline, with their number ``op``.
-
-    Returns
-    -------
-    ``before, after``: numbers of two ops, of which the second waits for the first.
-    """
-    return pl.concat(
-        [_in_lanes(ops), _of_messages(ops), _of_parameters(ops), _of_gradients(ops)]
-    ).unique()
-
-
 def _meetings(ops: pl.DataFrame) -> pl.Series:
     """Return the number of each op's meeting (ops that begin together, as in a collective)."""
     stage, kind = pl.col("stage"), pl.col("kind")
@@ -119,7 +102,10 @@ def _schedule(ops: pl.DataFrame) -> _Schedule:
         If ops wait for each other in a cycle.
     """
     meeting = _meetings(ops).to_numpy()
-    edges = _dependencies(ops)
+    # Of two ops the one ``after`` waits for the one ``before``.
+    edges = pl.concat(
+        [_in_lanes(ops), _of_messages(ops), _of_parameters(ops), _of_gradients(ops)]
+    ).unique()
     before, after = edges["before"].to_numpy(), meeting[edges["after"].to_numpy()]
     by_meeting = np.argsort(after, kind="stable")
     count = int(meeting.max()) + 1

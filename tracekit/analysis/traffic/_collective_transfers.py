@@ -68,11 +68,6 @@ class Ranks:
         rows = self.devices.filter(pl.col("communicator").eq_missing(pl.lit(communicator)))
         return dict(rows.select("rank", "device").drop_nulls().rows())
 
-    @cached_property
-    def device_of(self) -> dict[int, int]:
-        """GPU of the machine -> device of the run."""
-        return {gpu: device for device, gpu in self.place.items()}
-
     def logged(self, communicator: str | None) -> str | None:
         """Return the name of a communicator in the NCCL log; None if the log lacks it.
 
@@ -486,7 +481,7 @@ def _edges(plan: Mapping[str, Any], ranks: Ranks) -> Iterator[tuple[Any, ...]]:
     else:
         order = _participants(plan, ranks)
         rings, trees = find_rings(ranks.machine, order), []
-        devices, source = ranks.device_of, "topology"
+        devices, source = {gpu: device for device, gpu in ranks.place.items()}, "topology"
         gpus = {gpu: gpu for gpu in order}
     islands = ranks.islands(gpus)
     algorithms = _algorithms(plan, ranks, logged, {*gpus.values()}, [*map(len, islands)])

@@ -105,7 +105,10 @@ class GpuMemory:
                 )
             )
             yield changes.select(*_GPU, "time", "change", "in_use", "recorded")
-            allocations = _still_allocated(allocations, chunk)
+            latest = pl.concat([allocations, chunk]).unique(
+                _ADDRESS, keep="last", maintain_order=True
+            )
+            allocations = latest.drop_nulls("bytes")
             totals = _latest(totals, changes)
 
     def batches(self, places: Places) -> Iterator[pl.DataFrame]:
@@ -157,18 +160,6 @@ def _allocated(events: pl.DataFrame) -> pl.DataFrame:
         change="bytes",
         is_allocation=pl.lit(value=True),
         recorded=pl.lit(value=True),
-    )
-
-
-def _still_allocated(allocations: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the allocations, among `allocations` and `events`, that no later event has ended.
-
-    Any event at the address of an allocation ends it.
-    """
-    return (
-        pl.concat([allocations, events])
-        .unique(_ADDRESS, keep="last", maintain_order=True)
-        .drop_nulls("bytes")
     )
 
 

@@ -88,11 +88,6 @@ class _Layout:
     fields: Mapping[str, _Field | None]
     size: int | None
 
-    @property
-    def is_partial(self) -> bool:
-        """True if some fields cannot be decoded."""
-        return None in self.fields.values()
-
     def fits(self, size: pl.Expr) -> pl.Expr:
         """Test whether payloads of `size` bytes can have this layout."""
         if self.size is not None:
@@ -258,7 +253,7 @@ class Payloads:
 
     def _decoded(self, rows: pl.DataFrame, layout: _Layout) -> pl.DataFrame:
         complete = rows.filter(layout.fits(pl.col("size")))
-        self._partial += complete.height if layout.is_partial else 0
+        self._partial += complete.height if None in layout.fields.values() else 0
         return complete.select("row", json=layout.json(pl.col("blob").bin.slice(_HEADER_BYTES)))
 
 
