@@ -1,6 +1,6 @@
 """Parse Protocol Buffers messages of XLA profiles: fields, and events with their attributes."""
 
-# ruff: noqa: C901, PLR0912, PLR0915, PLR2004 - loops that are compiled, over the bits of a format
+# ruff: noqa: C901, PLR2004 - loops that are compiled, over the bits of a format
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.support.compiled import compiled
+from tracekit.support.inner import inner
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -60,39 +61,54 @@ def split_fields(data: Bytes, begin: int, end: int, numbers: Ints, values: Ints,
     """
     at, count = begin, 0
     while at < end:
-        key, shift, more = 0, 0, True
-        while more:
-            if at >= end or shift > 28:
-                return -1
-            key |= (int(data[at]) & 127) << shift
-            more = data[at] >= 128
-            shift += 7
-            at += 1
-        kind = key & 7
-        value = 0
-        if kind in (0, 2):
-            shift, more = 0, True
-            while more:
-                if at >= end or shift > 63:
-                    return -1
-                if shift < 63:
-                    value |= (int(data[at]) & 127) << shift
-                elif data[at] & 1:  # the sign of a number of 64 bits
-                    value = value - (1 << 62) - (1 << 62)
-                more = data[at] >= 128
-                shift += 7
-                at += 1
-        size = value if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
-        if key >> 3 == 0 or kind in (3, 4) or kind > 5 or size < 0 or size > end - at:
+        number, kind, value, size, at = _field(data, at, end)
+        if number == 0 or count == len(numbers):
             return -1
-        if count == len(numbers):
-            return -1
-        numbers[count] = key >> 3
+        numbers[count] = number
         values[count] = value if kind == 0 else at
         at += size
         ends[count] = at if kind != 0 else 0
         count += 1
     return count
+
+
+@inner
+def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
+    """Read the head of the field at `at` of a message that ends at `end`.
+
+    Returns
+    -------
+    Number (0 if the field is invalid), kind, value if it is an integer, size of its bytes, and
+    where these begin.
+    """
+    key, at = _varint(data, at, end, 28)
+    kind, value = key & 7, 0
+    if kind in (0, 2):
+        value, at = _varint(data, at, end, 63)
+    size = value if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
+    if at < 0 or kind in (3, 4) or kind > 5 or size < 0 or size > end - at:
+        return 0, 0, 0, 0, 0
+    return key >> 3, kind, value, size, at
+
+
+@inner
+def _varint(data: Bytes, at: int, end: int, most: int) -> tuple[int, int]:
+    """Read the varint at `at`, whose last bits are shifted by `most`; return it and where it ends.
+
+    The end is -1 if it is cut short or too long, or if `at` is.
+    """
+    value, shift = 0, 0
+    while 0 <= at < end and shift <= most:
+        byte = int(data[at])
+        at += 1
+        if shift < 63:
+            value |= (byte & 127) << shift
+        elif byte & 1:  # the sign of a number of 64 bits
+            value = value - (1 << 62) - (1 << 62)
+        if byte < 128:
+            return value, at
+        shift += 7
+    return 0, -1
 
 
 def read_events(
@@ -135,29 +151,8 @@ def read_events(
                 inside = False
                 continue
             limit = stat_end if inside else end
-            key, shift, more = 0, 0, True
-            while more:
-                if at >= limit or shift > 28:
-                    return row
-                key |= (int(data[at]) & 127) << shift
-                more = data[at] >= 128
-                shift += 7
-                at += 1
-            kind, field, number = key & 7, key >> 3, 0
-            if kind in (0, 2):
-                shift, more = 0, True
-                while more:
-                    if at >= limit or shift > 63:
-                        return row
-                    if shift < 63:
-                        number |= (int(data[at]) & 127) << shift
-                    elif data[at] & 1:
-                        number = number - (1 << 62) - (1 << 62)
-                    more = data[at] >= 128
-                    shift += 7
-                    at += 1
-            size = number if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
-            if field == 0 or kind in (3, 4) or kind > 5 or size < 0 or size > limit - at:
+            field, kind, number, size, at = _field(data, at, limit)
+            if field == 0:
                 return row
             if inside:
                 if field == 1 and kind == 0:
