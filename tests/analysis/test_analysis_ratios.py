@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from tracekit.analysis.studies import overhead, scaling
 from tracekit.analysis.studies._ratios import step_interval
@@ -56,6 +57,27 @@ def test_an_overhead_of_several_runs() -> None:
     reach = np.exp(stats.t.ppf(0.975, 1) * np.sqrt(2 * spreads[0] * 1.5))
     assert alone["to_percent"] == pytest.approx(100 * (1.09 * reach - 1))
     assert (alone["interval_of"], alone["steps"], alone["baseline_steps"]) == ("runs", 26, 52)
+
+
+def test_runs_without_a_time_make_no_interval_narrower() -> None:
+    """Two runs with times stay two values beside one of which no step, or no stage, is known."""
+    sides = {(1, "p2p"): (990, 1010), (1, "nccl"): (1090, 1110), (2, "p2p"): (590, 610)}
+    rows = [
+        _run(step, 1, gpus=gpus, method=method, fp_bp_ns=0.9 * step)
+        for (gpus, method), steps in sides.items()
+        for step in steps
+    ]
+    unknown = {"step_ns": None, "step_se_ns": None, "iterations": None, "fp_bp_ns": None}
+    ends = ["from_percent", "to_percent"]
+    more = [{**row, **unknown} for row in rows[1::2]]
+    assert_frame_equal(
+        overhead(_study(*more, *rows)).rows.select(ends), overhead(_study(*rows)).rows.select(ends)
+    )
+    ends = ["speedup_fp_bp_from", "speedup_fp_bp_to"]
+    more = [{**row, "fp_bp_ns": None} for row in rows[1::2]]
+    assert_frame_equal(
+        scaling(_study(*rows, *more)).rows.select(ends), scaling(_study(*rows)).rows.select(ends)
+    )
 
 
 def test_a_speedup_has_an_interval_but_not_over_itself() -> None:

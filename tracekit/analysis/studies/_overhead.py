@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.facts import largest
-from tracekit.analysis.studies._ratios import RELATIVE, precision, ratio_interval
+from tracekit.analysis.studies._ratios import PRECISION, RELATIVE, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     basis_of,
     is_told_apart,
@@ -25,8 +25,7 @@ from tracekit.support.wording import count, first_line, percent
 _CONFIGURATION = ["network", "batch", "gpus", "scaling"]
 _TIMES = ("step_ns", "epoch_ns")
 _ENDS = tuple(f"{end}_{name}" for name in _TIMES for end in ("low", "high"))
-_PRECISION = ("spread", "freedom", "scatter")
-_KNOWN = ("runs", "steps", *(f"{name}_{kind}" for name in _PRECISION for kind in _TIMES))
+_KNOWN = ("runs", "steps", *(f"{name}_{kind}" for name in PRECISION for kind in _TIMES))
 _COLUMNS = (
     *_CONFIGURATION[:3], "method", "scaling", "run", "baseline_run", "runs", "baseline_runs",
     "time", "time_ns",
@@ -117,7 +116,7 @@ def _with_intervals(table: pl.DataFrame) -> pl.DataFrame:
             pl.when(is_it).then(f"{side}{name}_{kind}") for kind, is_it in kinds.items()
         ).alias(f"{side}{name}")
         for side in ("", "baseline_")
-        for name in _PRECISION
+        for name in PRECISION
     ]
     table = table.with_columns(*chosen, ratio=pl.col("time_ns") / pl.col("baseline_ns"))
     found = ratio_interval(table, "ratio", "", "baseline_")

@@ -21,7 +21,8 @@ from tracekit.analysis.statistics import (
 from tracekit.analysis.step_sums import Measured, steps_of
 
 Floats = NDArray[np.float64]
-_PRECISION = ("spread", "freedom", "scatter", "runs")
+PRECISION = ("spread", "freedom", "scatter", "timed")
+"""Names of the columns from which the interval of a ratio follows (see `precision`)."""
 _SEVERAL = 2
 
 
@@ -69,17 +70,20 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
     Returns
     -------
     ``spread``, the relative variance of the mean (variance / mean^2); ``freedom``, its degrees of
-    freedom; ``scatter``, the relative variance of single runs; and ``steps``, the number of steps
-    of all runs.
+    freedom; ``scatter``, the relative variance of single runs; ``timed``, the number of runs with a
+    time (at least 1); and ``steps``, the number of steps of all runs.
     """
-    several, mean = pl.len() >= _SEVERAL, pl.col(time).mean()
-    scatter = (pl.col(time).std() / mean) ** 2
-    alone = pl.lit(None, pl.Float64) if relative is None else relative.first() ** 2
+    timed, mean = pl.col(time).count().clip(1), pl.col(time).mean()
+    several, scatter = timed >= _SEVERAL, (pl.col(time).std() / mean) ** 2
+    alone = pl.lit(None, pl.Float64)
+    if relative is not None:
+        alone = relative.filter(pl.col(time).is_not_null()).first() ** 2
     steps = pl.col("iterations").sum()
     return {
-        "spread": pl.when(several).then(scatter / pl.len()).otherwise(alone),
-        "freedom": pl.when(several).then(pl.len() - 1.0).otherwise(float(COSINES)),
+        "spread": pl.when(several).then(scatter / timed).otherwise(alone),
+        "freedom": pl.when(several).then(timed - 1.0).otherwise(float(COSINES)),
         "scatter": pl.when(several).then(scatter),
+        "timed": timed.cast(pl.Int64),
         "steps": pl.when(steps > 0).then(steps),
     }
 
@@ -99,7 +103,7 @@ def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) 
     Parameters
     ----------
     table
-        Rows with the ratio, and for each side ``runs, spread, freedom, scatter`` (see `precision`).
+        Rows with the ratio, and for each side `PRECISION`.
     ratio
         Name of the column of ratios.
     numerator, other
@@ -131,17 +135,19 @@ def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) 
 def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
     return {
         name: table[f"{prefix}{name}"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        for name in _PRECISION
+        for name in PRECISION
     }
 
 
 def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
     """Return variance and degrees of freedom of log(a / b), with their source: steps or runs."""
-    several = [each["runs"] >= _SEVERAL for each in (a, b)]
+    several = [each["timed"] >= _SEVERAL for each in (a, b)]
     variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
     for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):
-        variance = np.where(has, other["scatter"] * (1 / other["runs"] + 1 / one["runs"]), variance)
-        freedom = np.where(has, other["runs"] - 1, freedom)
+        variance = np.where(
+            has, other["scatter"] * (1 / other["timed"] + 1 / one["timed"]), variance
+        )
+        freedom = np.where(has, other["timed"] - 1, freedom)
     exact = (a["spread"] == 0) & (b["spread"] == 0)
     freedom = np.where(exact, 1.0, freedom)
     return variance, freedom, np.where(several[0] | several[1], "runs", "steps").tolist()

@@ -13,7 +13,7 @@ from tracekit.analysis.studies._epochs import (
     epoch_iterations,
     step_images,
 )
-from tracekit.analysis.studies._ratios import RELATIVE, precision, ratio_interval
+from tracekit.analysis.studies._ratios import PRECISION, RELATIVE, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     basis_of,
     is_told_apart,
@@ -236,12 +236,8 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _stage_precision() -> dict[str, pl.Expr]:
     """Return aggregations for the interval of each stage's mean time; null for a single run."""
-    found: dict[str, pl.Expr] = {}
-    for stage in _STAGES:
-        known = precision(f"cost_{stage}")
-        found |= {f"{stage}_{name}": known[name] for name in ("spread", "freedom", "scatter")}
-        found[f"{stage}_runs"] = pl.col(f"cost_{stage}").count().clip(1).cast(pl.Int64)
-    return found
+    known = {stage: precision(f"cost_{stage}") for stage in _STAGES}
+    return {f"{stage}_{name}": known[stage][name] for stage in _STAGES for name in PRECISION}
 
 
 def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
@@ -250,9 +246,8 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
     In weak scaling (`mode`) the work grows with the number of GPUs.
     """
     ends = ("cost_low", "cost_high")
-    known = ("spread", "freedom", "scatter", "runs")
-    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *known]
-    costs += [f"{stage}_{name}" for stage in _STAGES for name in known]
+    costs = ["cost", *(f"cost_{stage}" for stage in _STAGES), *ends, *PRECISION]
+    costs += [f"{stage}_{name}" for stage in _STAGES for name in PRECISION]
     smallest = _N.min().over(_GROUP) == _N
     of_first = [
         pl.when(pl.len() == 1).then(pl.col(name).first()).alias(f"first_{name}") for name in costs
@@ -299,7 +294,7 @@ def _with_speedups(table: pl.DataFrame, mode: ScalingMode) -> pl.DataFrame:
 def _with_reduction(table: pl.DataFrame, mode: ScalingMode, strong: pl.DataFrame) -> pl.DataFrame:
     """Add by how many percent less time per data set weak scaling needs than strong scaling."""
     keys = [*_GROUP, "gpus"]
-    known = ("cost", "spread", "freedom", "scatter", "runs")
+    known = ("cost", *PRECISION)
     only = [
         pl.when(pl.len() == 1).then(pl.col(name).first()).name.prefix("strong_") for name in known
     ]
