@@ -46,6 +46,8 @@ _FORMAT = 6
 """Version of the content of a run's folder; runs of another version are made again."""
 _FOLDER_ENDING = re.compile("_(pqt|arw)dir$")
 """Suffix that nsys adds to a report's name in the folder name of an export."""
+_SMALL = 4 << 20
+"""Bytes of a file whose digest is computed in milliseconds."""
 _WORTH_A_PROCESS = 16 << 20
 """Bytes of traces read in the time that a process takes to start."""
 
@@ -139,14 +141,15 @@ def _add(store: Store, request: Request, executor: Executor) -> tuple[RunRecord,
 def _add_one(ingest: _Ingest, path: Path) -> tuple[RunRecord, bool]:
     """Make a run of a single file.
 
-    If a stored run may have the same content, the file's digest is computed first, else while the
-    file is read.
+    If the file is small, or a stored run may have the same content, its digest is computed first,
+    else while the file is read.
     """
     sources.check_readable(path)
     ingest.store.load()
     with Digests([path], ingest.request.progress) as digest:
         try:
-            if ingest.store.may_hold(file_size(path)):
+            size = file_size(path)
+            if size <= _SMALL or ingest.store.may_hold(size):
                 return ingest.of({path: digest.wait()})
             ingest.executor.prepare(1)
             return ingest.of({path: NOT_YET}, digest)

@@ -257,13 +257,12 @@ class Folders:
         staged = self._staged()
         published = {path.name for path in self.published() if path.name.startswith(prefix)}
         # Asked after listing, so that the folder of a finished ingest is not taken for left over.
-        left = staged | {n for n in published - named() if not is_owned(self.runs / n)}
-        if not left:
-            return []
+        unnamed = published - named() if published else published
+        left = staged | {name for name in unnamed if not is_owned(self.runs / name)}
         found: list[Path] = []
         with ExitStack() as locks:
             dead = [name for name in sorted(left) if self._hold(name, locks, keep=dry_run)]
-            needed = named()
+            needed = named() if dead else set()
             for name in dead:
                 if name in staged and is_real_folder(self.staging / name):
                     found.append(self.staging / name)

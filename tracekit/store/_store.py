@@ -544,7 +544,7 @@ class Store:
 
     def _ingest(self, store: str, request: _Request, make: _Make, summarise: _Summarise) -> _Added:
         with self._catalogue.writing(store) as rows:
-            settled = self._settle(rows, request)
+            settled = self._settle(rows, rows.entries(), request)
             prefix = f"{rows.catalogue_id}-"
         if settled is not None:
             self._copy(settled)
@@ -562,12 +562,11 @@ class Store:
             done = replace(request, digest=made.digest, files=made.files, size=made.size)
             return self._commit(store, done, columns)
 
-    def _settle(self, rows: Rows, request: _Request) -> Entry | None:
+    def _settle(self, rows: Rows, entries: Sequence[Entry], request: _Request) -> Entry | None:
         """Update name and labels of the run that a request asks to add, if the store has it.
 
-        None if it does not: no run has the same content and options.
+        None if it does not: of `entries`, the store's runs, none has the same content and options.
         """
-        entries = rows.entries()
         entry = _of_content(entries, request.digest)
         if request.name is not None:
             self._check_free(entries, request.name, entry)
@@ -584,10 +583,10 @@ class Store:
         `request` has its name, labels and options; `columns`, the folder and the summary.
         """
         with self._catalogue.writing(store) as rows:
-            settled = self._settle(rows, request)
+            entries = rows.entries()
+            settled = self._settle(rows, entries, request)
             if settled is not None:
                 return settled.record, False
-            entries = rows.entries()
             old = _of_content(entries, request.digest)
             record = (
                 _new_record(entries, request) if old is None else _retouched(old.record, request)
