@@ -148,7 +148,7 @@ def attribute_recording(
     iterations = _iterations(found, verdicts, passed, roles)
     verdict_rows = verdicts.table(cuts(iterations, passed.torn), roles.reports)
     opinions = passed.opinions.join(
-        verdict_rows.select("process", "report"), on="process", how="left", maintain_order="left"
+        verdict_rows[["process", "report"]], on="process", how="left", maintain_order="left"
     )
     assumptions = verdicts.assumptions(roles.reports)
     written = {
@@ -204,7 +204,7 @@ class _Roles:
 def _roles(
     threads: pl.DataFrame, listed: pl.DataFrame, counted: pl.DataFrame, *streams: Stream
 ) -> _Roles:
-    table = threads.join(listed.select("process", "pid"), on="process", how="left").sort("thread")
+    table = threads.join(listed[["process", "pid"]], on="process", how="left").sort("thread")
     columns = ("thread", "process")
     seen = [table.select(columns)]
     if table.is_empty():  # a trace need not say who takes part
@@ -226,10 +226,6 @@ class _Steps:
     iterations: pl.DataFrame
     of_teams: pl.DataFrame
     windows: pl.DataFrame
-
-    @property
-    def training(self) -> pl.DataFrame:
-        return self.teams.trainers
 
 
 def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rules) -> _Steps:
@@ -297,7 +293,7 @@ def _follow(
     )
     follower = Follower(
         ranges, nesting, calls, launches.launching, steps, windows, teams,
-        _may_serve(roles, found.training), find_labels(ranges, nesting, steps, teams),
+        _may_serve(roles, teams.trainers), find_labels(ranges, nesting, steps, teams),
         given(found.of_teams["row"], np.int32, null=-1),
     )  # fmt: skip
     standing = Waiting(workspace)
@@ -307,12 +303,11 @@ def _follow(
         else:
             write("ranges", partial(_ranges, ranges, nesting, chunk, found_of))
     write("paths", follower.paths)
-    counts = follower.serving._asdict()
-    served = pl.DataFrame({name: counts[name] for name in ("during", "inside", "served")})
-    served = served.with_row_index("thread").cast({"thread": pl.Int32})
+    counts = follower.serving._asdict() | {"thread": np.arange(roles.threads, dtype=np.int32)}
+    served = pl.DataFrame({name: counts[name] for name in ("thread", "during", "inside", "served")})
     recorded = windows.rows.filter(follower.recorded())
     autograd = autograd_threads(
-        served, recorded, teams.apart(roles.table), nesting.marked, found.training
+        served, recorded, teams.apart(roles.table), nesting.marked, teams.trainers
     )
     return _Contexts(calls, standing), autograd
 
@@ -522,8 +517,9 @@ def _iterations(found: _Steps, verdicts: Verdicts, passed: _Passed, roles: _Role
         found.iterations.with_columns(source=pl.lit("ranges")), passed.sums, passed.recorded
     )
     by_structure = verdicts.structures.iterations(verdicts.counts_steps, roles.reports)
-    of_training = by_ranges.filter(~pl.col("process").is_in(verdicts.serves))
-    return pl.concat([of_training, by_structure], how="diagonal_relaxed").sort(
+    if verdicts.serves:
+        by_ranges = by_ranges.filter(~pl.col("process").is_in(verdicts.serves))
+    return pl.concat([by_ranges, by_structure], how="diagonal_relaxed").sort(
         "process", "start", maintain_order=True
     )
 

@@ -436,18 +436,18 @@ class Jumps:
         ``slack`` is the time from the end of the work to the return, ns. Copies to pageable memory
         count as waits.
         """
-        keys = _integers(("process", "context", "stream"))
-        launched = ops.sort("launch_end")
-        rows = launched.select("device", *keys, until="end", returned="launch_end")
-        within = pl.col("start").is_between(rows["returned"].min(), rows["until"].max())
         waits = pl.col("host_memory").cast(pl.String) == "pageable"
-        copies = launched.filter(pl.col("kind").cast(pl.String) == "d2h", waits).select(
+        copies = ops.filter(pl.col("kind").cast(pl.String) == "d2h", waits).select(
             "device", start="launch_start", end="launch_end",
             slack=pl.col("launch_end") - pl.col("end"),
         )  # fmt: skip
         is_early = pl.col("slack") < -THRESHOLDS.prompt_ns // 2
         yield copies.filter(is_early)
         if self._waits.height:
+            keys = _integers(("process", "context", "stream"))
+            launched = ops.sort("launch_end")
+            rows = launched.select("device", *keys, until="end", returned="launch_end")
+            within = pl.col("start").is_between(rows["returned"].min(), rows["until"].max())
             yield _slacks(self._waits.filter(within), lambda: [rows]).filter(is_early)
 
 

@@ -34,7 +34,7 @@ from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import Structures
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Teams
-from tracekit.attribution._verdict import HINTS
+from tracekit.attribution._verdict import HINTS, summed
 from tracekit.model import KERNEL_KINDS, KIND, KINDS, OPS, STAGES, Stream
 from tracekit.support.compiled import compiled, given
 
@@ -139,12 +139,9 @@ def find_places(
     exchanges_by_stage = _explained(
         _with_stages(found, ops, launches, evidence, structures, rules)
     ).sort("op")
-    stage = exchanges_by_stage["place"].replace_strict(
-        {s: n for n, s in enumerate(STAGES)}, return_dtype=pl.Int8
-    )
     return Places(
         exchanges_by_stage["op"].to_numpy(),
-        stage.to_numpy(),
+        given(exchanges_by_stage["place"].cast(pl.Enum(STAGES)).to_physical(), np.int8),
         exchanges_by_stage["process"].to_numpy(),
     )
 
@@ -189,7 +186,7 @@ def _computing(ops: Stream, roles: Array, processes: pl.Series) -> pl.DataFrame:
         rows = ops.read(number, *_COLUMNS)[some]
         layers = rows.filter(roles_of(rows, roles) == LAYER)
         parts.append(layers.group_by(_STREAM).agg(ns=(pl.col("end") - pl.col("start")).sum()))
-    sums = pl.concat(parts).group_by(_STREAM).agg(pl.col("ns").sum())
+    sums = summed(parts, _STREAM, "ns")
     share = pl.col("ns") / pl.col("ns").sum().over(_GPU)
     chosen = (share > THRESHOLDS.computing_stream) & pl.col("process").is_in(processes.implode())
     return sums.filter(chosen).sort(_STREAM).drop("ns")
@@ -239,12 +236,12 @@ def _with_stages(
     both = stages_of_launches(pl.concat([launched.select(_WHO), alone]), evidence, rules)
     known, own = launched.with_columns(both[: launched.height]), both[launched.height :]
     found = found.join(launched.drop("code", "structure").with_columns(own=own), on="op")
-    for side in ("before", "after"):
-        layers = known.select(
-            pl.col("op").alias(f"{side}_op"),
-            pl.col("stage").alias(side), pl.col("thread").alias(f"{side}_thread"),
-        )  # fmt: skip
-        found = found.rename({side: f"{side}_op"}).join(layers, on=f"{side}_op", how="left")
+    sides = ("before", "after")
+    found = found.rename({side: f"{side}_op" for side in sides})
+    for side in sides:
+        names = {"op": f"{side}_op", "stage": side, "thread": f"{side}_thread"}
+        layers = pl.DataFrame([known[column].alias(name) for column, name in names.items()])
+        found = found.join(layers, on=f"{side}_op", how="left")
     return found
 
 
@@ -287,7 +284,7 @@ def _explained(found: pl.DataFrame) -> pl.DataFrame:
     # One expression of all would be computed anew wherever it is used.
     for columns in _by_place(THRESHOLDS.both_passes, THRESHOLDS.beside):
         found = found.with_columns(**columns)
-    return found.select("op", "process", "place").drop_nulls()
+    return found[["op", "process", "place"]].drop_nulls("place")
 
 
 @cache

@@ -166,6 +166,8 @@ def _on_one_thread(found: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
 
     If there are none, keep those on the thread with the most step ranges.
     """
+    if found[_THREAD].n_unique() == found["process"].n_unique():
+        return found
     best = (
         found.group_by("process", "thread")
         .agg(count=pl.len())
@@ -373,7 +375,8 @@ class Opening:
             A chunk of the canonical table, by start.
         """
         launched = ops["launch_start"]
-        if self._first.is_empty() or not (launched.is_null() | (launched < self._until)).any():
+        has_early = launched.null_count() or (launched < self._until).any()
+        if self._first.is_empty() or not has_early:
             return  # so it goes for nearly all chunks
         stage, kind = (pl.col(name).cast(pl.String) for name in ("stage", "kind"))
         # What was launched before the recording began has no launch.

@@ -121,11 +121,12 @@ class RangeNames:
         these numbers.
         """
         based = names.cast(pl.String).with_columns(base=base_name(pl.col("name")))
-        new = based.select(list(_NAME)).unique(maintain_order=True)
-        new = new.join(self.table, on=list(_NAME), how="anti", nulls_equal=True)
+        new = based[list(_NAME)].unique(maintain_order=True)
+        if self.table.height:
+            new = new.join(self.table, on=list(_NAME), how="anti", nulls_equal=True)
         if new.height:
             self.table = pl.concat([self.table, self._meanings(new)])
-        known = self.table.select("id", *_NAME)
+        known = self.table[["id", *_NAME]]
         return based.join(
             known, on=list(_NAME), how="left", nulls_equal=True, maintain_order="left"
         )
@@ -134,10 +135,9 @@ class RangeNames:
     def meanings(self) -> NameMeanings:
         """Meanings of the names seen so far."""
         if self._meant.place.size < self.table.height:
-            places = {stage: place for place, stage in enumerate(STAGES)}
-            place = self.table["stage"].replace_strict(places, default=-1, return_dtype=pl.Int8)
+            place = self.table["stage"].cast(pl.Enum(STAGES), strict=False).to_physical()
             self._meant = NameMeanings(
-                place.to_numpy(),
+                given(place.cast(pl.Int8), null=-1),
                 self.table["autograd"].to_numpy(),
                 self.table["rule"].is_not_null().to_numpy(),
             )

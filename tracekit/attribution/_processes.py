@@ -24,8 +24,9 @@ from tracekit.attribution._stages import Evidence, stages_of_launches
 from tracekit.attribution._structuring import SECOND_OPINION, Structures, find_structures
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Teams
-from tracekit.attribution._verdict import judge, kernel_hints, with_places
+from tracekit.attribution._verdict import judge, kernel_hints, summed, with_places
 from tracekit.model import STAGES, TABLES, Stream
+from tracekit.support.compiled import given
 from tracekit.support.spool import Workspace
 
 _PASSES = ("FP", "BP", "WU")
@@ -72,17 +73,12 @@ class Known:
     counted: pl.DataFrame
     roles: Array
 
-    @property
-    def training(self) -> pl.DataFrame:
-        """The training threads: ``process, thread``."""
-        return self.teams.trainers
-
     @cached_property
     def passes(self) -> pl.DataFrame:
         """``process, stage, count``: number of ranges of passes on training threads."""
         skeleton = self.nesting.skeleton
         trains = pl.struct("process", "thread").is_in(
-            self.training.select(pl.struct("process", "thread")).to_series().implode()
+            self.teams.trainers.select(pl.struct("process", "thread")).to_series().implode()
         )
         return (
             skeleton.filter(
@@ -122,9 +118,9 @@ class Known:
         """``process, thread``: data loaders, by thread or range name, that launch GPU work."""
         works = self.by_thread[self.threads["thread"].to_numpy()] > 0
         in_ranges = np.isin(self.threads["thread"], self.nesting.loading)
-        drives = np.isin(self.threads["thread"], self.training["thread"])
+        drives = np.isin(self.threads["thread"], self.teams.trainers["thread"])
         loads = (pl.col("stage") == "IO").fill_null(value=False) | pl.lit(in_ranges)
-        return self.threads.filter(loads, works & ~drives).select("process", "thread")
+        return self.threads.filter(loads, works & ~drives)[["process", "thread"]]
 
 
 _STREAM = ("process", "context", "stream")
@@ -301,13 +297,13 @@ def judge_all(
         Whether there are ops without a known launching call.
     """
     signs = kernel_hints(known.counted, rules)
-    seen = pl.concat([known.processes["process"], signs["process"]]).unique().sort()
+    seen = pl.Series(sorted({*known.processes["process"], *signs["process"]}), dtype=pl.Int32)
     untold = _untold(known, seen)
     launched = known.launched()
     left = _left_by_ranges(ops, launches, known, set(seen) - untold, rules)
     unexplained = [
         process
-        for process, count in signs.select("process", "ops").sort("process").iter_rows()
+        for process, count in sorted(signs[["process", "ops"]].iter_rows())
         if (process in untold or process in left or count <= SECOND_OPINION)
         # The order in which ops start says neither who launched them nor when.
         and 2 * launched.get(process, 0) >= count
@@ -339,9 +335,9 @@ def judge_all(
     handing = find_handing(ops, launches, known.teams, known.nesting.skeleton)
     claimed = trains & left & {process for process, training in claims.items() if training}
     filled = _filled(ops, launches, known, structures, claimed, rules)
-    agreeing = filled["process"].filter(filled["all_agree"]).unique().to_list()
+    agreeing = filled["process"].filter(filled["all_agree"])
     evidence = _evidence(known, verdicts, [*decides, *agreeing], handing, filled)
-    decides += filled["process"].filter(filled["fills"]).unique().sort().to_list()
+    decides += sorted({*filled["process"].filter(filled["fills"])})
     places = find_places(ops, launches, (known.counted, known.roles), evidence, structures, rules)
     return Verdicts(
         evidence, with_places(verdicts, places.counts()), structures, decides, counts_steps, serves,
@@ -434,7 +430,7 @@ def _time_of_launches(
         )  # fmt: skip
         kernels = rows.filter("computes", pl.col("process").is_in(list(processes)))
         parts.append(kernels.group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum()))
-    sums = pl.concat(parts).group_by(*_LAUNCHED, "structure").agg(pl.col("ns").sum())
+    sums = summed(parts, (*_LAUNCHED, "structure"), "ns")
     alone = sums.select(*_LAUNCHED, structure=pl.lit(-1, pl.Int8))
     trains = pl.DataFrame({"process": list(processes)}, schema={"process": pl.Int32})
     nothing = trains.select("process", trains=False, infers=False)
@@ -493,22 +489,22 @@ def _evidence(
     handing: pl.Series,
     filled: pl.DataFrame,
 ) -> Evidence:
-    thread, process = known.threads["thread"], verdicts["process"]
-    fills = filled.select(pl.col("thread").cast(pl.Int32), "fills")
+    thread, process = given(known.threads["thread"]), given(verdicts["process"])
+    fills, windows = filled.select(pl.col("thread").cast(pl.Int32), "fills"), known.windows
     return Evidence(
         known.threads.select(
             "thread",
             thread_stage="stage",
-            autograd=np.isin(thread, known.autograd),
-            drives=np.isin(thread, known.training["thread"]),
+            autograd=np.isin(thread, given(known.autograd)),
+            drives=np.isin(thread, given(known.teams.trainers["thread"])),
         ).join(fills, on="thread", how="left", maintain_order="left"),
         verdicts.select(
             "process",
             "trains",
             "infers",
-            ranged=np.isin(process, known.windows.filter("ranged")["process"]),
-            loads=np.isin(process, known.loaders["process"]),
+            ranged=np.isin(process, given(windows["process"].filter(windows["ranged"]))),
+            loads=np.isin(process, given(known.loaders["process"])),
             structured=np.isin(process, list(decides)),
-            hands_on=np.isin(process, handing),
+            hands_on=np.isin(process, given(handing)),
         ),
     )

@@ -213,15 +213,15 @@ class Rules:
         )
         met, new = self._met.get(of), names
         if met is not None:
-            found = join(met)
-            is_new = found["met"].is_null()
-            if not is_new.any():
-                return found.drop("met")
-            new = names.filter(is_new)
+            *found, is_met = join(met)
+            if not is_met.null_count():
+                return pl.DataFrame(found)
+            new = names.filter(is_met.is_null())
         looked_up = look_up(new.unique(maintain_order=True)).with_columns(met=True)
         met = looked_up if met is None else pl.concat([met, looked_up])
         self._met[of] = met if met.height <= _REMEMBERED else met.head(0)
-        return join(met).drop("met")
+        *found, _ = join(met)
+        return pl.DataFrame(found)
 
 
 @cache

@@ -177,8 +177,7 @@ class Staged:
         cases = pl.Series(self.case)
         columns = [column[cases] for column in self.decided]
         known = pl.Series(again >= 0) & (columns[-2] == "BP")
-        recomputed = pl.select(recomputed=pl.when(known).then(pl.Series(again > 0)))
-        return [*columns, recomputed.to_series()]
+        return [*columns, pl.Series("recomputed", again > 0).set(~known, None)]
 
     def parts(self) -> Array:
         """Return for each case a code of the part of a step: input, backward, update or other."""
@@ -270,11 +269,11 @@ class Stages:
         process = (by + 1) >> PROCESS  # a thread that is not known is -1
         launches = pl.DataFrame(
             {
-                "code": rest & (ON_INPUT_STREAM - 1),
-                "thread": by - (process << PROCESS),
-                "process": process,
+                "code": (rest & (ON_INPUT_STREAM - 1)).astype(np.int32),
+                "thread": (by - (process << PROCESS)).astype(np.int32),
+                "process": process.astype(np.int32),
             }
-        ).cast(pl.Int32)
+        )
         kinds, size = (
             self._kinds[rest >> KIND_PLACE],
             rest >> SIZE & ((1 << KIND_PLACE - SIZE) - 1),
@@ -472,7 +471,7 @@ def stages_of_launches(launches: pl.DataFrame, evidence: Evidence, rules: Rules)
     )  # fmt: skip
     known = evidence.of(different.select(pl.col("code", "thread", "process").cast(pl.Int32)))
     opinions = _opinions(pl.concat([cases, known], how="horizontal"), rules)
-    stage = different.with_columns(opinions.select(stage=_DECIDED["stage"].cast(pl.String)))
+    stage = different.hstack(opinions.select(stage=_DECIDED["stage"].cast(pl.String)))
     return launches.join(stage, on=launches.columns, how="left", maintain_order="left")["stage"]
 
 

@@ -188,18 +188,19 @@ class _Apart:
     def add(self, rows: pl.DataFrame) -> None:
         """Add the next ops."""
         rows = rows.sort("process", maintain_order=True)
-        counts = rows.group_by("process", maintain_order=True).len()
-        ends = counts["len"].cum_sum().to_list()
-        places = zip(counts["process"], zip([0, *ends], ends, strict=False), strict=True)
+        counts = _counts(rows["process"].to_numpy())
+        ends = np.cumsum([*counts.values()]).tolist()
+        places = zip(counts, zip([0, *ends], ends, strict=False), strict=True)
         self._places.append(dict(places))
-        self._names.append(rows.select("name", "kind").drop_nulls("name").unique("name"))
+        self._names.append(rows[["name", "kind"]].drop_nulls("name").unique("name"))
         if len(self._names) > _NAMES_APART:
             self._names = [self.names()]
         self._spool.append(rows)
 
     def names(self) -> pl.DataFrame:
         """Return the distinct kernel names, each with the kind of one op of this name."""
-        return pl.concat(self._names).unique("name")
+        names = self._names
+        return names[0] if len(names) == 1 else pl.concat(names).unique("name")
 
     def pieces(self, process: int, most: int, done: Pieces) -> Iterator[tuple[pl.DataFrame, bool]]:
         """Yield the ops of a process in order of launch, at most `most` at once (a piece).

@@ -111,14 +111,14 @@ def steps_of_teams(steps: pl.DataFrame, teams: Teams) -> tuple[pl.DataFrame, pl.
     The iterations; and the steps of teams: ``process, name, start, end, number, row`` (times in
     ns), with the team's number as ``process``, and a null `row` if there is no such iteration.
     """
-    further = teams.trainers.filter(pl.col("team") != pl.col("process")).select("process", "team")
-    iterations = steps.join(further, left_on="process", right_on="team", how="anti").sort(
-        "process", "start", maintain_order=True
-    )
+    further = teams.trainers.filter(pl.col("team") != pl.col("process"))[["process", "team"]]
+    is_further = pl.col("process").is_in(further["team"].implode())
+    own = steps.filter(~is_further) if further.height else steps
+    iterations = own.sort("process", "start", maintain_order=True)
     numbered = iterations.with_columns(row=pl.int_range(pl.len()))
-    columns = ("process", "name", "start", "end", "number", "row")
+    columns = ["process", "name", "start", "end", "number", "row"]
     if further.is_empty():
-        return iterations, numbered.select(columns)
+        return iterations, numbered[columns]
     of_process = numbered.join(further, on="process").select(
         pl.col("team").alias("process"), "iteration", "name", "number", "start", "end", "row"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -132,21 +132,26 @@ def count_names(ops: Stream) -> pl.DataFrame:
     combination.
     """
     columns = ("process", "name", "kind")
-    parts = [OPS.empty().select(*columns, pl.lit(0, pl.Int64).alias("ops")).clear()]
+    parts: list[pl.DataFrame] = []
     for number in range(len(ops)):
         if len(parts) > _PARTS:  # names of all chunks would grow with the trace
-            parts = [_summed(parts)]
+            parts = [summed(parts, columns, "ops")]
         chunk = ops.read(number, *columns)
         rows = NamedOps(
             given(chunk["process"]), codes_of(chunk["name"]), given(chunk["kind"].to_physical())
         )
         example, counts = _distinct(rows)
         parts.append(chunk[example].with_columns(ops=pl.Series(counts)))
-    return _summed(parts)
+    if not parts:
+        return OPS.empty().select(*columns, ops=pl.lit(0, pl.Int64)).clear()
+    return summed(parts, columns, "ops")
 
 
-def _summed(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(parts).group_by("process", "name", "kind").agg(pl.col("ops").sum())
+def summed(parts: Sequence[pl.DataFrame], keys: Sequence[str], column: str) -> pl.DataFrame:
+    """Add up a column of parts by `keys`, of which each part has every combination once."""
+    if len(parts) == 1:
+        return parts[0]
+    return pl.concat(parts).group_by(keys).agg(pl.col(column).sum())
 
 
 def _distinct(ops: NamedOps) -> tuple[Array, Array]:
@@ -245,10 +250,10 @@ def judge(
         "process", verdict=verdict, given=pl.lit(rules.verdict is not None), found=found,
         evidence=pl.struct(*_WORDS, "claimed"),
     ).sort("process")  # fmt: skip
-    worded = [_worded(*row) for row in judged.select("found", "evidence").iter_rows()]
+    worded = map(_worded, judged["found"], judged["evidence"])
     return judged.select(
         "process", pl.col("verdict").cast(VERDICT), "given",
-        evidence=pl.Series(worded, dtype=pl.String),
+        evidence=pl.Series(list(worded), dtype=pl.String),
         trains=pl.col("verdict") == "training", infers=pl.col("verdict") == "inference",
     )  # fmt: skip
 
@@ -263,6 +268,8 @@ def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     counts
         The numbers of collectives, from `Places.counts`.
     """
+    if counts.is_empty():
+        return verdicts
     texts = [
         ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
         for numbers in counts.select("own", "weights").iter_rows()
