@@ -114,10 +114,9 @@ class Seen:
     def _identity_of(self, batch: pl.DataFrame) -> pl.Series:
         """Return the index of each row's combination of ids; new combinations are added."""
         names, present = self.distinct.columns, batch.columns
-        ids = batch.select(
-            pl.col(name).cast(pl.Int64) if name in present else pl.lit(None, pl.Int64).alias(name)
-            for name in names
-        )
+        none = pl.Series([None], dtype=pl.Int64).new_from_index(0, batch.height)
+        each = (batch[name] if name in present else none.alias(name) for name in names)
+        ids = pl.DataFrame([column.cast(pl.Int64) for column in each])
         numbers = self._numbers(ids) if self.distinct.height else None
         if numbers is None or numbers.null_count():
             new = ids if numbers is None else ids.filter(numbers.is_null())

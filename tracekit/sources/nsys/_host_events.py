@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from tracekit.model import RANGE_STYLE, PolarsType
@@ -152,10 +153,10 @@ class Nvtx:
         if _are_ranges(kinds):
             ranges, marks = batch, batch.clear()
         else:
-            named = batch.filter(kinds.is_in(_NAME_ROWS))
+            named = batch.filter(np.isin(kinds, _NAME_ROWS))
             if named.height:
                 self._named.append(self._texts(named).cast({"text": pl.String}))
-            ranges, marks = batch.filter(kinds.is_in(_RANGE_ROWS)), batch.filter(kinds == _MARK)
+            ranges, marks = batch.filter(np.isin(kinds, _RANGE_ROWS)), batch.filter(kinds == _MARK)
         return with_all(ranges, "start", "globalTid"), marks
 
     def _with_extended(self, ranges: pl.DataFrame) -> pl.DataFrame:
@@ -192,7 +193,7 @@ class Nvtx:
         """
         if len(texts) * _SELDOM > rows or len(self._own) > _MOST_OWN:
             return False
-        self._own = pl.concat([self._own, texts.unique()]).unique() if len(texts) else self._own
+        self._own = pl.concat([self._own, texts]).unique() if len(texts) else self._own
         return len(self._own) <= _MOST_OWN
 
     @cached_property
@@ -222,9 +223,10 @@ class Nvtx:
             .unique(key, keep="first", maintain_order=True)
             .select(*key, domain="text")
         )
-        used = [announced.select(*key).clear(), *self._domains]
-        silent = pl.concat(used, how="vertical_relaxed").unique()
-        silent = silent.join(announced, on=key, how="anti")
+        if not self._domains:
+            return announced
+        silent = pl.concat(self._domains, how="vertical_relaxed").unique()
+        silent = silent.cast(pl.Int64).join(announced, on=key, how="anti")
         return pl.concat([announced, _inferred(silent, ranges)])
 
     def categories(self) -> pl.DataFrame:
@@ -270,8 +272,8 @@ def _are_ranges(kinds: pl.Series) -> bool:
 
 def _used(ranges: pl.DataFrame) -> pl.DataFrame:
     """Return NVTX domains of ranges but the default: ``process_gid`` (global id), ``domain_id``."""
-    some = ranges.select("globalTid", domain_id="domainId").filter(pl.col("domain_id") != 0)
-    return some.unique().select(process_of(pl.col("globalTid")).alias("process_gid"), "domain_id")
+    some = ranges.filter(ranges["domainId"] != 0)[["globalTid", "domainId"]].unique()
+    return some.select(process_of(pl.col("globalTid")).alias("process_gid"), domain_id="domainId")
 
 
 def _ranges(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
@@ -290,7 +292,7 @@ def _ranges(rows: pl.DataFrame, metadata: Metadata) -> pl.DataFrame:
 
 
 def _style(kinds: pl.Series) -> pl.Series:
-    pushes = kinds.is_in(_PUSH_POP)
+    pushes = pl.Series(np.isin(kinds, _PUSH_POP))
     styles = pl.Series(["start_end", "push_pop"], dtype=RANGE_STYLE)
     if pushes.all():
         return styles[1:].new_from_index(0, len(kinds))
