@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from statistics import median_high
 from typing import Any, NamedTuple, cast
 
 import polars as pl
@@ -214,7 +213,7 @@ def _largest(values: Sequence[Number]) -> Number:
 
 
 def _median(values: Sequence[Number]) -> Number:
-    return median_high(values) if values else 0
+    return sorted(values)[len(values) // 2] if values else 0
 
 
 def _scale(
