@@ -21,6 +21,7 @@ from tracekit.analysis.communication import Traffic
 from tracekit.analysis.dependencies import (
     CHANGES,
     _dependency_graph,
+    _edges,
     critical_path,
     parse_changes,
     price_of,
@@ -297,6 +298,7 @@ def test_paths_are_added_up_alike_in_any_batches(by: str, monkeypatch: pytest.Mo
     whole = [_ask(critical_path, trace, by) for trace in traces]
     for size in (1, 3):  # segments of a step are in several batches
         monkeypatch.setattr(_dependency_graph, "BATCH", size)
+        monkeypatch.setattr(_edges, "ROWS", 50 * size)
         for trace, answer in zip(traces, whole, strict=True):
             parts = _ask(critical_path, trace, by)
             assert parts.rows.equals(answer.rows)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.dependencies._sweeps import KINDS, WORKS
+from tracekit.analysis.dependencies._sweeps import KINDS, LATEST, WORKS
+from tracekit.support.batches import ROWS
 from tracekit.support.compiled import given
 
 if TYPE_CHECKING:
@@ -161,12 +162,16 @@ def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -
     keys
         Columns such as process and stream, by all or some of which the caller then searches.
     """
-    at, ordered = given(rows[time], null=-1), marks.unique().sort().to_numpy()
-    turn = np.searchsorted(ordered, at) + np.searchsorted(ordered, at, "right")
-    new = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift()) for key in keys)
+    ordered, kept = marks.unique().sort().to_numpy(), [rows.clear()]
+    new = [pl.col(key).ne_missing(pl.col(key).shift()) for key in (*keys, "turn")]
     back = (pl.col(time) < pl.col(time).shift()).fill_null(value=False)
-    begins = rows.select(new | back).to_series() | pl.Series(np.diff(turn, prepend=-1) != 0)
-    return rows.filter(begins | begins.shift(-1, fill_value=True)).drop_nulls(time)
+    for some in rows.iter_slices(ROWS):  # large arrays would leave the processor's cache
+        at = given(some[time], null=-1)
+        before = np.searchsorted(ordered, at)
+        turn = 2 * before + (np.append(ordered, LATEST)[before] == at)
+        begins = some.with_columns(turn=turn).select(pl.any_horizontal(*new, back)).to_series()
+        kept.append(some.filter(begins | begins.shift(-1, fill_value=True)).drop_nulls(time))
+    return pl.concat(kept)
 
 
 def with_last_done(rows: pl.DataFrame, at: str, ops: pl.DataFrame) -> pl.DataFrame:
