@@ -246,10 +246,10 @@ def _behind(
     """Return idle time from a timeline's (GPU's, or process's) last op to its last window's end."""
     until = windows.group_by(line).agg(until=pl.col("end").max())
     last = ends.join(until, on=line).filter(pl.col("until") > pl.col("end"))
-    known = trace["ops"].filter(pl.col("op").is_in(last["before"].implode()))
+    known = trace.rows("ops", last["before"], ["process", "op"]).rename({"op": "before"})
     return last.select(
         "device", "before", start="end", end="until", by_loader=pl.lit(value=False)
-    ).join(known.select("process", before="op").collect(), on="before", how="left")
+    ).join(known, on="before", how="left")
 
 
 def holders(trace: Trace, gaps: pl.DataFrame) -> pl.DataFrame:
