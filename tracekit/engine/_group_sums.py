@@ -41,12 +41,14 @@ _BITS = 63
 
 
 class _Found(NamedTuple):
-    """Least, median and greatest duration of each group, ns.
+    """Number, sum, and least, median and greatest of the durations of each group, ns.
 
     The median is between `low` and `high`, the two durations in the middle (equal for an odd
     number).
     """
 
+    number: _Array
+    total: _Array
     least: _Array
     low: _Array
     high: _Array
@@ -115,7 +117,7 @@ def _ranked(
 def _find_middles(
     dealt: _Array, times: _Array, first: _Array, counts: _Array, found: _Found
 ) -> None:  # fmt: skip
-    """Find the least, the median and the greatest duration of each group.
+    """Find number and sum, and the least, the median and the greatest duration of each group.
 
     Parameters
     ----------
@@ -134,10 +136,11 @@ def _find_middles(
         if begin == end:
             continue
         least = most = dealt[begin]
-        number = 0
+        number = total = 0
         for at in range(begin, end):
             least, most = min(least, dealt[at]), max(most, dealt[at])
             number += times[at]
+            total += dealt[at] * times[at]
         rank = number // 2
         high = _ranked(dealt, times, begin, end, rank, least, most, counts)
         low = high
@@ -150,13 +153,12 @@ def _find_middles(
                     low = max(low, length)
             if before < rank:
                 low = high
+        found.number[group], found.total[group] = number, total
         found.least[group], found.most[group] = least, most
         found.low[group], found.high[group] = low, high
 
 
 _NARROW = 1 << 31
-
-_IS_KNOWN = pl.col("ops") > 0
 _NONE = pl.DataFrame(schema={"row": pl.Int32, "length": pl.Int32, "times": pl.Int32})
 
 
@@ -205,30 +207,29 @@ class Durations:
             ]
         )
 
-    def of(self, groups: _Array, ops: _Array) -> pl.DataFrame:
+    def of(self, groups: _Array) -> pl.DataFrame:
         """Return statistics of durations per group, ordered by group id.
 
         Parameters
         ----------
         groups
             For each row of the table of sums the number of its group, 32 bits.
-        ops
-            Number of durations in each group.
 
         Returns
         -------
-        ``median_ns, min_ns, max_ns``, null where a group has no ops.
+        ``number, total``; ``median_ns, min_ns, max_ns``, null where a group has no ops.
         """
-        first, dealt, times = self._dealt(groups, ops.size)
-        found = _Found(*(np.zeros(ops.size, np.int64) for _ in _Found._fields))
+        number = int(groups.max(initial=-1)) + 1
+        first, dealt, times = self._dealt(groups, number)
+        found = _Found(*(np.zeros(number, np.int64) for _ in _Found._fields))
         counts = np.zeros(1 << _MOST_BITS, np.int64)
         compiled(_find_middles, dealt.size)(dealt, times, first, counts, found)
-        table = pl.DataFrame({"ops": ops, **found._asdict()})
-        return table.select(
-            pl.when(_IS_KNOWN).then((pl.col("low") + pl.col("high")) / 2).alias("median_ns"),
-            pl.when(_IS_KNOWN).then("least").alias("min_ns"),
-            pl.when(_IS_KNOWN).then("most").alias("max_ns"),
-        )
+        known = pl.when(pl.col("number") > 0)
+        return pl.DataFrame(found._asdict()).select(
+            "number", "total",
+            median_ns=known.then((pl.col("low") + pl.col("high")) / 2),
+            min_ns=known.then("least"), max_ns=known.then("most"),
+        )  # fmt: skip
 
     def _dealt(self, groups: _Array, number: int) -> tuple[_Array, _Array, _Array]:
         """Return the durations sorted by group, with each group's first position and their counts.
@@ -436,10 +437,7 @@ class GroupTotals:
             For each row of `groups` the number of the merged group that it belongs to; the numbers
             run from 0 without gaps.
         """
-        part_of = given(numbers, np.int32)
-        ops = np.zeros(part_of.max(initial=-1) + 1, np.int64)
-        np.add.at(ops, part_of, given(self.groups["ops"]))
-        return self.lengths.of(part_of, ops)
+        return self.lengths.of(given(numbers, np.int32)).drop("number", "total")
 
 
 def median_lengths(ops: pl.LazyFrame, keys: Sequence[str]) -> pl.DataFrame:
@@ -447,20 +445,16 @@ def median_lengths(ops: pl.LazyFrame, keys: Sequence[str]) -> pl.DataFrame:
 
     The keys are names of columns of whole numbers (not below 0) or categories.
     """
-    numbers, durations, firsts, sums = [Numbers() for _ in keys], Durations(), [], []
+    numbers, durations, firsts = [Numbers() for _ in keys], Durations(), []
     for batch in at_least_one(ops.select(*keys, length=pl.col("end") - pl.col("start"))):
         groups, new = np.zeros(batch.height, np.int32), np.zeros(0, np.int64)
         for key, of_key in zip(keys, numbers, strict=True):
             groups, new = of_key.of(groups, given(batch[key].to_physical().cast(pl.Int64), null=-1))
         firsts.append(batch.select(keys)[new])
         durations.add(groups, given(batch["length"]))
-        rows = batch.select("length", group=pl.Series(groups)).group_by("group")
-        sums.append(rows.agg(number=pl.len(), total=pl.col("length").sum()))
-    summed = pl.concat(sums).group_by("group").agg(pl.col("number", "total").sum()).sort("group")
-    middles = durations.of(given(summed["group"]), given(summed["number"], np.int64))
-    return pl.concat(firsts).hstack(
-        [middles["median_ns"].alias("own"), summed["number"], summed["total"]]
-    )
+    known = pl.concat(firsts)
+    found = durations.of(np.arange(known.height, dtype=np.int32))
+    return known.hstack(found.select(pl.col("median_ns").alias("own"), "number", "total"))
 
 
 def _codes(values: pl.Series) -> pl.Series:
