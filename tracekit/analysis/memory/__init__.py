@@ -69,7 +69,8 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     UsageError
         If `samples` lacks a column.
     """
-    devices, begins = trace.read("devices"), _training_begins(trace)
+    ops = trace["ops"] if samples is not None or trace.height("memory") else trace["ops"].clear()
+    devices, begins = trace.read("devices"), _training_begins(trace, ops)
     parts = [_of_allocator(trace, begins)]
     warnings: list[str] = []
     unmatched: list[int] = []
@@ -101,7 +102,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 # -- when training begins ----------------------------------------------------------------------
 
 
-def _training_begins(trace: Trace) -> pl.DataFrame:
+def _training_begins(trace: Trace, ops: pl.LazyFrame) -> pl.DataFrame:
     """Return ``device, report, clock, begins``: start of training in the trace file's time, ns.
 
     It is the start of the first training kernel, or of the first iteration if that is earlier.
@@ -111,8 +112,7 @@ def _training_begins(trace: Trace) -> pl.DataFrame:
     # The lowest rank that a GPU has any kernel of decides.
     ranks = pl.when(works & stage.is_in(_TRAINING)).then(0).when(works).then(1).otherwise(2)
     first = (
-        trace["ops"]
-        .filter(kind.is_in([*KERNEL_KINDS, "graph"]))
+        ops.filter(kind.is_in([*KERNEL_KINDS, "graph"]))
         .group_by("device", "report", rank=ranks)
         .agg(begins=pl.col("start").min())
         .collect()

@@ -498,7 +498,7 @@ class Traffic:
         found += [
             *unmodelled(self.calls, self.machine),
             *self._overfull(),
-            *self._against_counters(),
+            *(self._against_counters() if self.trace.height("metrics") else ()),
         ]
         found += self._of_absent_ranks()
         if between := self._between(
