@@ -802,6 +802,25 @@ def test_who_does_not_sleep_between_steps_is_no_wait_for_a_loader(*, recorded: b
     assert any("the thread does not sleep" in text for text in warnings) is recorded
 
 
+@pytest.mark.parametrize("workers", ["Single", "Multi"])
+def test_a_loader_without_workers_does_not_work_beside_the_gpu(workers: str) -> None:
+    """Loads for 2 ms, then waits for 2 ms of the GPU's work; PyTorch's range tells who loads."""
+    b = TraceBuilder()
+    name = f"enumerate(DataLoader)#_{workers}ProcessDataLoaderIter.__next__"
+    for step in range(6):
+        at = 4_010 * step
+        b.iteration(step, at * US, (at + 4_005) * US, source="ranges")
+        b.range(at * US, (at + 2_000) * US, name, stage="IO")
+        _op(b, "HtoD", at + 2_000, at + 2_005, at + 2_010, kind="h2d", stage="IO", iteration=step)
+        _op(b, "gemm", at + 2_006, at + 2_010, at + 4_000, stage="FP", iteration=step)
+        _call(b, "cudaDeviceSynchronize", (at + 2_012) * US, (at + 4_003) * US)
+    trace = _linked(b)
+    path = _path(trace)
+    assert (path["gpu"] > 6 * 1_900 * US) is (workers == "Single")
+    assert path["input"] > 5 * 1_900 * US
+    assert ("input_beside_ns" in _ask(critical_path, trace).meta) is (workers == "Multi")
+
+
 def test_who_sleeps_before_input_within_a_step_waits_for_the_loader() -> None:
     """Ranges of steps do not say where within these a program waits."""
     trace = _unmarked(True, *(300,) * 6, source="ranges")

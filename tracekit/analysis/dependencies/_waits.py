@@ -43,6 +43,8 @@ _ASLEEP = 0.9
 """Least share of time asleep at which a thread counts as waiting."""
 _SLOWER = 1.25
 """Largest ratio of a batch's time to that of the first one, which includes the loader's start."""
+_ALONE = "_SingleProcessDataLoaderIter"
+"""Part of the name of PyTorch's ranges in which a loader without workers loads a batch."""
 _LENGTH = pl.col("end") - pl.col("start")
 _PAIR = pl.Schema({"source": MOMENT, "target": MOMENT})
 
@@ -400,11 +402,14 @@ class Batches:
 
         The loader starts a batch whenever one is taken. New columns: ``first``, the node at which
         the first batch of this busy period was taken, and ``since``, ns from there to the end of
-        the wait.
+        the wait. A thread that loads batches itself, as PyTorch's ranges tell, has none.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         awake = pl.lit(self.slept_is_known) & (2 * pl.col("signed") < pl.col("loading"))
+        ranges = self.trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(_ALONE))
+        alone = ranges.select("thread").unique().collect()
         waits = self.taken.filter("waited").with_columns(near=near & ~awake)
+        waits = waits.join(alone, on="thread", how="anti", maintain_order="left")
         first = {
             name: pl.when(~pl.col("near")).then(column).forward_fill().over("thread")
             for name, column in (("first", "target"), ("began", "end"))
