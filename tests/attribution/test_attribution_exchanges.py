@@ -426,13 +426,17 @@ def test_collectives_that_do_not_name_their_operation_are_told(
     assert not worth or "take 11 % of GPU time" in said[0]
 
 
-@pytest.mark.parametrize(("back", "told"), [(80_000, True), (80_000 // 3, False), (0, False)])
-def test_input_that_may_come_back_from_the_host_is_told(back: int, told: bool) -> None:
-    """An optimizer on the host returns weights, as input is copied."""
+@pytest.mark.parametrize(
+    ("name", "back", "told"),
+    [("data loading", 80_000, True), ("data loading", 80_000 // 3, False),
+     ("data loading", 0, False), ("evaluate", 80_000, True)],
+)  # fmt: skip
+def test_input_that_may_come_back_from_the_host_is_told(name: str, back: int, told: bool) -> None:
+    """An optimizer on the host returns weights, as input is copied; or they return to generate."""
     builder = TraceBuilder()
     for turn in range(4):
         at = 1000 * turn
-        builder.range(at, at + 200, "data loading")
+        builder.range(at, at + 200, name)
         builder.op("copy", at + 10, start=at + 20, end=at + 60, kind="h2d", bytes=200_000)
         builder.range(at + 210, at + 900, "backward")
         builder.op("gemm", at + 220, start=at + 230, end=at + 430)

@@ -519,7 +519,8 @@ class Doubtful:
     """Adds up the GPU time of ops of which it is doubtful what they do, or who waits for them.
 
     Collectives whose kernel names lack the operation (as with RCCL) may exchange gradients. Large
-    copies to the GPU that count as input may bring back data that was moved to the host before.
+    copies to the GPU that count as input (of evaluation, too) may bring back data that was moved to
+    the host before.
     Copies to the host that count as weight update, only because of their place in the order of
     launches, may fetch results. For kernels that end before their launching call returns, the host
     waits; of most kernels, by time, no other call returns so late.
@@ -535,13 +536,14 @@ class Doubtful:
         in_passes = pl.any_horizontal(stage == each for each in ("FP", "BP", "OTHER"))
         unnamed = (pl.col("collective") == "unknown") & in_passes
         brings, fetches = (large & (kind == each) for each in ("h2d", "d2h"))
+        brings &= stage.is_in(["IO", "ME"])
         # While a large graph is launched, its first kernels may end.
         computes = (kind == "compute") & pl.col("graph_node").is_null()
         sums = ops.select(
             unnamed=ns.filter(unnamed).sum(),
-            input=ns.filter(brings & (stage == "IO")).sum(),
-            brought=pl.col("bytes").filter(brings & (stage == "IO")).sum(),
-            fetched=pl.col("bytes").filter(fetches & (stage != "ME")).sum(),
+            input=ns.filter(brings).sum(),
+            brought=pl.col("bytes").filter(brings).sum(),
+            fetched=pl.col("bytes").filter(fetches).sum(),
             update=ns.filter(fetches & (stage == "WU") & (source == "structure")).sum(),
             kernels=ns.filter(computes).sum(),
             awaited=ns.filter(computes & (pl.col("launch_end") >= pl.col("end"))).sum(),
