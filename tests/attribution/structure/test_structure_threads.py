@@ -80,6 +80,11 @@ class TestTurns:
         program = Program().run(FORWARD + nested + UPDATE, 5)
         check(found(program), program)
 
+    def test_gradients_may_be_exchanged_after_the_passes_by_the_thread_that_updates(self) -> None:
+        exchange = "m:reduce_scatter@20/W m:reduce_scatter@20/W "
+        program = Program().run(FORWARD + BACKWARD + exchange + UPDATE + "m:all_gather@20/W ", 5)
+        check(found(program), program)
+
     def test_a_new_thread_may_run_every_forward_pass(self) -> None:
         program = Program()
         for thread in "pqrstu":

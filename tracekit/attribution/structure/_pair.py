@@ -144,6 +144,8 @@ def _votes(lane: Lane, main: Array, backward: Array) -> dict[str, int]:
             votes[name] = sign if one > other else -sign
     if votes.get("optimizer kernels") == -1 and votes.get("kernels of gradients") == 1:
         votes["optimizer kernels"] = 0  # it is called by hooks as soon as gradients are there
+    if votes.get("gradient collectives") == -1 and votes.get("kernels of gradients") == 1:
+        votes["gradient collectives"] = 0  # gradients are exchanged once the passes have ended
     votes["who launches first"] = 1 if main.argmax() < backward.argmax() else -1
     first = work.main_thread
     if first is not None and bool(((work.thread == first) & (main | backward)).any()):
