@@ -140,6 +140,15 @@ class TestGaps:
         assert steps_of(structure) == [10] * 10
         assert (structure.usual_gaps, structure.gaps) == (8, 9)
 
+    def test_passes_that_send_to_experts_may_be_evaluation(self) -> None:
+        """A pipeline sends as well; but of its forward passes each has a backward pass."""
+        forward = FORWARD.replace("m:relu/F ", "m:send_recv@20/F m:relu/F ")
+        backward = BACKWARD.replace("b:relu", "b:send_recv@20/B b:relu")
+        step = forward + backward + UPDATE
+        evaluation = 2 * (forward.replace("/F", "/M").replace("/I", "/M") + "m:d2h/M ")
+        program = Program().run((3 * step + evaluation) * 3)
+        check(found(program), program)
+
     def test_input_that_is_copied_and_not_used_is_input(self) -> None:
         program = Program().run(STEP, 3).run("m:h2d/I m:h2d/I ").run(STEP, 3)
         check(found(program), program)

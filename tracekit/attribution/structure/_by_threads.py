@@ -51,8 +51,10 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     parts = part_gaps(turns)
     numbered = number_bursts(turns, parts, reading)
     bursts = numbered.bursts
-    # Forward passes that fill a pipeline (processes send activations) are not evaluation.
-    is_pipeline = bool((lane.work.collective == SEND_RECV).any())
+    # Forward passes that fill a pipeline are not evaluation. Processes send activations, as they do
+    # to experts, and backward passes that empty the pipeline have no layers between them.
+    layers = total_in(turns.lane.layer, turns.first, turns.stop)[1:-1]
+    is_pipeline = bool((lane.work.collective == SEND_RECV).any() and not layers.all())
     found_stages = _stages(turns, parts, bursts, pipeline=is_pipeline)
     assumed = of_turns(turns, parts, pair, numbered, found_stages.stage)
     stage, step = np.full((2, len(lane)), NOTHING)
