@@ -286,11 +286,15 @@ class TestGaps:
         assert found(program).steps.height == sum(CALLS)
         assert found(program).contradictions == ()
 
-    def test_forward_passes_that_fill_a_pipeline_are_no_evaluation(self) -> None:
+    @pytest.mark.parametrize(("length", "after"), [(7, "F"), (12, "B")])
+    def test_forward_passes_that_fill_a_pipeline_are_no_evaluation(
+        self, length: int, after: str
+    ) -> None:
+        """What starts before the pass ends sends none of its results: a backward pass waits."""
         forward = "m:send_recv@9/F m:gemm/F m:relu/F m:softmax/F "
-        full = forward * 3 + BACKWARD + (forward + BACKWARD) * 2
+        full = forward * 3 + BACKWARD + (forward + f"m:send_recv@8/{after} " + BACKWARD) * 2
         drained = ("m:send_recv@9/B " + BACKWARD) * 2
-        program = Program().run(full + drained + UPDATE, 5)
+        program = Program(length=length).run(full + drained + UPDATE, 5)
         check(found(program), program)
         assert found(program).steps.height == 5
 
@@ -313,6 +317,21 @@ class TestGaps:
         program = Program().run(fetch).run(fetch + forward + BACKWARD + UPDATE, 6)
         structure = found(program)
         assert letters(structure.stage[4:]) == letters(program.stages[4:])
+
+    @pytest.mark.parametrize(
+        ("length", "message", "sent"),
+        [(7, "F", "m:send_recv@8/F "), (30, "I", "m:send_recv@8/F "), (30, "F", "")],
+    )
+    def test_what_other_gpus_send_of_the_next_batch_is_input(
+        self, length: int, message: str, sent: str
+    ) -> None:
+        """It begins beside the update, of whose weights it knows nothing.
+
+        The last stage of a pipeline receives as early, but its forward pass sends nothing.
+        """
+        forward = f"m:h2d@9/I m:send_recv@8/{message} m:gemm/F {sent}m:gemm/F m:relu/F "
+        program = Program(length=length).run(forward + BACKWARD + UPDATE, 6)
+        assert letters(found(program).stage[20:]) == letters(program.stages[20:])
 
     def test_the_longest_pause_of_the_host_tells_where_a_step_begins(self) -> None:
         """Where neither names nor input do, nor what the recording begins and ends with."""

@@ -137,6 +137,7 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     put(first, heads, WU, before)
     put(fronts, turns.stop, FP, after)
     put(turns.bursts, turns.ends, BP, bursts)
+    _place_messages(turns, stage, pipeline=pipeline)
     if in_hooks(turns):
         stage[lane.optimizer & (stage == BP)] = WU
     _lead(lane, stage, fronts, turns.stop)
@@ -167,6 +168,30 @@ def _prepares(lane: Lane, copied: Array, stage: Array) -> Array:
     fed, computes = (np.bincount(on, each)[on] > 0 for each in (copied, passes))
     prepares: Array = fed & ~computes
     return prepares
+
+
+def _place_messages(turns: Turns, stage: Array, *, pipeline: bool) -> None:
+    """Set the stage of messages between processes that begin before the kernel before them ends.
+
+    They send no result of that kernel. If no layer comes before the next backward pass, that waits
+    for them (BP). If none came since the last one, but a copy on another stream, and the forward
+    pass sends as well, they are of the next batch (IO); in a `pipeline` they may be received.
+    """
+    lane, work = turns.lane, turns.lane.work
+    is_sent = work.collective == SEND_RECV
+    sent = np.flatnonzero(is_sent)
+    gap = np.searchsorted(turns.first, sent, side="right") - 1
+    begin, stop = turns.first[gap], np.maximum(turns.stop[gap], sent)
+    kernel = np.maximum.accumulate(np.where(lane.kernel, np.arange(len(lane)), NOTHING))[sent]
+    is_early = (stop > sent) & ((kernel < begin) | (work.end[kernel] > work.start[sent]))
+    layered = np.unique(work.context_stream[lane.layer])
+    copied = (work.kind == H2D) & ~np.isin(work.context_stream, layered)
+    layer = lane.layer | lane.lookup
+    is_last = (total_in(layer, sent, stop) == 0) & (gap < turns.bursts.size)
+    is_fed = (total_in(layer, begin, sent) == 0) & (total_in(copied, begin, sent) > 0)
+    is_fed &= (total_in(is_sent, sent, stop) > 1) & (not pipeline)
+    stage[sent[is_early & is_fed]] = IO
+    stage[sent[is_early & is_last]] = BP
 
 
 def _lead(lane: Lane, stage: Array, begin: Array, end: Array) -> None:
