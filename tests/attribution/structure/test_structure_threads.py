@@ -431,6 +431,15 @@ class TestEdges:
         assert structure.steps["whole"].to_list() == [False, True, True, True, True]
         assert structure.cut_begin == 1
 
+    def test_the_last_update_of_a_step_may_be_the_shorter_one(self) -> None:
+        """As with sharpness-aware minimisation: weights are moved up, and after a pass updated."""
+        second = FORWARD.removeprefix("m:h2d/I ") + BACKWARD + "m:adam/W m:adam/W "
+        program = Program().run(STEP.replace(UPDATE, 2 * UPDATE) + second, 5)
+        structure = found(program)
+        check(structure, program)
+        assert structure.steps["whole"].to_list() == [True] * 5
+        assert structure.cut_end == 0
+
     def test_a_recording_that_ends_in_a_forward_pass(self) -> None:
         program = Program().run(STEP, 4).run("m:h2d/I m:gemm/F ")
         structure = found(program)

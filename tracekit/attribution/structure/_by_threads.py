@@ -290,7 +290,9 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
         first = bool(turns.lane.batch[turns.gap(0)].any())
     updates = has_update(turns, parts)
     if updates[parts.template]:
-        last = bool(size[-1] >= parts.cut.at and updates[-1] and passes[-1] >= usual)
+        ends = np.flatnonzero(np.diff(numbered.bursts)) + 1
+        update = np.median(parts.head[ends]) if ends.size else parts.cut.head
+        last = bool(size[-1] >= update and updates[-1] and passes[-1] >= usual)
     else:
         # Where an update is seen once only, at the end, it is not known how long one is.
         last = bool(lengths[-1] >= THRESHOLDS.short_pass * np.median(lengths)) and not updates[-1]
