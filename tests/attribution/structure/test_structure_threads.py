@@ -120,14 +120,32 @@ class TestGaps:
             check(found(program), program)
             assert steps_of(found(program)) == [13] * 5
 
-    @pytest.mark.parametrize("update", [UPDATE, "m:plain/W m:times/W m:minus/W "])
+    @pytest.mark.parametrize(
+        ("update", "tiles"),
+        [(UPDATE, ("", "")), ("m:plain/W m:times/W m:minus/W ", ("", "")), (UPDATE, ("", "64x64"))],
+    )
     def test_input_made_on_the_gpu_with_results_fetched_between_is_no_update(
-        self, update: str
+        self, update: str, tiles: tuple[str, str]
     ) -> None:
+        """Its size differs from step to step, and with it the kernels that libraries choose."""
         sampled = "m:sample/F m:unique/F m:d2h/F " * 2 + "m:gather_rows/F "
-        forward = sampled + FORWARD.removeprefix("m:h2d/I ")
-        program = Program().run(forward + BACKWARD + update, 5)
+        program = Program()
+        for number in range(7):
+            layers = FORWARD.replace("softmax", f"softmax{tiles[number % 3 == 0]}")
+            program.run(sampled + layers.removeprefix("m:h2d/I ") + BACKWARD + update)
         check(found(program), program)
+        assert found(program).cut_end == 0
+
+    @pytest.mark.parametrize(("lost", "said"), [(9, 1), (0, 0)])
+    def test_kernels_between_results_that_the_host_fetches_may_be_of_no_update(
+        self, lost: int, said: int
+    ) -> None:
+        """A recording that begins within a step does not show where its input is made."""
+        sampled = "m:sample/F m:unique/F m:d2h/F " * 2
+        program = Program().run(sampled + STEP.removeprefix("m:h2d/I "), 7)
+        del program.rows[:lost]
+        told = [text for text in found(program).contradictions if "fetches results" in text]
+        assert len(told) == said
 
     def test_a_fill_or_two_is_a_new_tensor(self) -> None:
         program = Program().run("m:h2d/I m:FillFunctor/F m:gemm/F m:relu/F " + BACKWARD + UPDATE, 5)

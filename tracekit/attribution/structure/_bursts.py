@@ -80,13 +80,14 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
     """
     fed = lane.batch & (lane.work.kind == H2D)
     fences = fed | lane.optimizer
-    apart, fenced = np.diff(named), _between(fences, named)
+    apart, fenced = np.diff(named), total_in(fences, named[:-1], named[1:]) > 0
     if (
         fenced.any()
         and fenced.mean() > THRESHOLDS.hooks
         and np.median(apart[fenced]) < THRESHOLDS.near
     ):
-        fences, fenced = fed, _between(fed, named)  # optimizers in backward's hooks part nothing
+        # Optimizers in backward's hooks part nothing.
+        fences, fenced = fed, total_in(fed, named[:-1], named[1:]) > 0
     new = np.flatnonzero(fenced | (apart > _break(np.sort(apart[~fenced])))) + 1
     groups = np.split(named, new)
     usual = float(np.median([group.size for group in groups]))
@@ -113,12 +114,6 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
         more = min(int(np.append(alike, values=False).argmin()), int(np.diff(group).max(initial=4)))
         found.append((begin, last + 1 + more))
     return found
-
-
-def _between(mask: Array, places: Array) -> Array:
-    """Test for each pair of successive `places` whether `mask` is true anywhere between them."""
-    until = np.concatenate(([0], np.cumsum(mask)))
-    return np.asarray(until[places[1:]] > until[places[:-1]])
 
 
 def _break(apart: Array) -> float:

@@ -56,6 +56,7 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     layers = total_in(turns.lane.layer, turns.first, turns.stop)[1:-1]
     is_pipeline = bool((lane.work.collective == SEND_RECV).any() and not layers.all())
     found_stages = _stages(turns, parts, bursts, pipeline=is_pipeline)
+    doubts = _doubts(turns, parts, pair)
     assumed = of_turns(turns, parts, pair, numbered, found_stages.stage)
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = found_stages.stage, found_stages.step
@@ -72,10 +73,10 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
         training=True,
         whole=is_complete,
         evidence=_evidence(turns, parts, pair, numbered),
-        contradictions=_contradictions(turns, parts, pair, numbered),
+        contradictions=_contradictions(turns, parts, pair, numbered, doubts[0].before_ns),
         usual_gaps=parts.usual,
         gaps=turns.bursts.size - 1,
-        doubts=_doubts(turns, parts, pair),
+        doubts=doubts,
         assumptions=assumed,
         cut_begin=int(not first or found_stages.begins_in_update),
         cut_end=int(not last or found_stages.ends_in_forward),
@@ -330,22 +331,19 @@ def _doubts(turns: Turns, parts: Parts, pair: Pair) -> tuple[Doubt, ...]:
     place, work = turns.gap(parts.template), turns.lane.work
     same = turns.kinds[1:-1] == turns.kinds[parts.template]
     starts = turns.first[1:-1][same]
-    spent = np.concatenate(([0], np.cumsum(work.end - work.start)))
-
-    def between(low: int, high: int) -> int:
-        return int((spent[starts + high] - spent[starts + low]).sum())
-
-    cut = parts.cut
+    spent, cut = work.end - work.start, parts.cut
+    edges = [starts + place for place in (cut.low, cut.at, cut.high)]
+    before, after = (int(total_in(spent, *two).sum()) for two in (edges[:2], edges[1:]))
     fed = bool(turns.lane.batch[place][cut.at : cut.high].any())
     name = "update | input" if fed else "update | forward"
-    update = Doubt(name, between(cut.low, cut.at), between(cut.at, cut.high))
+    update = Doubt(name, before, after)
     first = last = 0
     if pair.by_names:
         named = np.flatnonzero(turns.lane.backward)
         begin = named[np.minimum(np.searchsorted(named, turns.bursts), named.size - 1)]
         end = named[np.maximum(np.searchsorted(named, turns.ends) - 1, 0)] + 1
-        first = int((spent[begin] - spent[turns.bursts]).sum())
-        last = int((spent[turns.ends] - spent[end]).sum())
+        first = int(total_in(spent, turns.bursts, begin).sum())
+        last = int(total_in(spent, end, turns.ends).sum())
     return (update, Doubt("forward | backward", 0, first), Doubt("backward | update", last, 0))
 
 
@@ -377,12 +375,24 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     return tuple(lines)
 
 
-def _contradictions(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tuple[str, ...]:
+def _contradictions(
+    turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, doubtful: int
+) -> tuple[str, ...]:
+    """Return what speaks against the stages; `doubtful` is the time before cuts of updates, ns."""
     several = numbered.several
     gaps, lengths = turns.bursts.size - 1, turns.ends - turns.bursts
     short = int((lengths[1:-1] < THRESHOLDS.short_pass * np.median(lengths)).sum())
     against = [name for name, vote in pair.votes.items() if vote < 0]
     found = []
+    work, place, cut = turns.lane.work, turns.gap(parts.template), parts.cut
+    rest = slice(place.start + cut.low, place.start + cut.at)
+    fetched = np.flatnonzero(work.kind[rest] == D2H)
+    between = fetched.size and turns.lane.kernel[rest][fetched[0] : fetched[-1]].any()
+    if cut.low and between and doubtful > THRESHOLDS.readings * (work.end - work.start).sum():
+        found.append(
+            "between updates and forward passes the host fetches results, and launches more: what"
+            f" counts as update there ({doubtful / 1e6:,.3f} ms) may prepare input, or measure"
+        )
     if against:
         found.append(f"against these roles speaks: {', '.join(against)}")
     if short and not several:

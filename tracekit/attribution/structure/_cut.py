@@ -277,15 +277,18 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
 
     A gap is the ops between two backward passes, or before the first or after the last one; it is
     cut into update and forward pass. A complete recording begins with a forward pass without an
-    update before it, and ends with an update without a forward pass after it.
+    update before it, and ends with an update without a forward pass after it. One that begins with
+    what follows its end, up to the first layer, shows the cut even if later layers differ.
     """
     symbol = turns.lane.symbol
     gap = symbol[turns.gap(number)]
     last = turns.first.size - 1
     first_gap, last_gap = symbol[turns.gap(0)], symbol[turns.gap(last)]
     ended = common_prefix(last_gap, gap)
-    if low == 0 and 0 < ended == last_gap.size <= high:
-        low = ended
+    if low <= ended == last_gap.size <= high and ended:
+        if common_prefix(first_gap, gap[ended:]) > high - ended:
+            return ended, ended
+        low = low or ended
     forward = common_suffix(first_gap, gap)
     if 0 < forward < gap.size and first_gap.size < 2 * forward and low <= gap.size - forward:
         high = min(high, gap.size - forward)
