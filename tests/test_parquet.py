@@ -60,16 +60,29 @@ def frames(draw: st.DrawFn) -> pl.DataFrame:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(frame=frames(), rows=st.sampled_from([100, _file.GROUP_ROWS]))
-def test_what_is_written_is_read_back(frame: pl.DataFrame, rows: int, tmp_path: Path) -> None:
+@given(
+    frame=frames(),
+    rows=st.sampled_from([100, _file.GROUP_ROWS]),
+    page=st.sampled_from([8, 40, _file.PAGE_ROWS]),
+    some=st.integers(0, 999),
+)
+def test_what_is_written_is_read_back(
+    frame: pl.DataFrame, rows: int, page: int, some: int, tmp_path: Path
+) -> None:
     path = tmp_path / "file.parquet"
     assert parquet.can_write(frame)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_file, "GROUP_ROWS", rows)
+        patch.setattr(_file, "PAGE_ROWS", page)
         checksum = parquet.write(frame, path)
     assert checksum == zlib.crc32(path.read_bytes())
     assert_frame_equal(pl.read_parquet(path), frame)
     assert_frame_equal(pl.read_parquet(path, columns=[0]), frame[:, :1])
+    one = some % frame.height
+    assert_frame_equal(pl.scan_parquet(path).slice(one, 3).collect(), frame[one : one + 3])
+    is_first = frame[:, 0].eq_missing(frame[one, 0])
+    is_same = pl.col("c 0").eq_missing(frame[one, 0])
+    assert_frame_equal(pl.scan_parquet(path).filter(is_same).collect(), frame.filter(is_first))
     assert pl.read_parquet_schema(path) == frame.schema
 
 
@@ -128,6 +141,18 @@ def test_one_number_throughout(rows: int, tmp_path: Path) -> None:
     )  # fmt: skip
     frame = frame.with_columns(nulls=pl.when(pl.int_range(rows) % 3 == 0).then(7))
     parquet.write(frame, tmp_path / "file")
+    assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
+
+
+def test_other_readers_read_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrow = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(_file, "PAGE_ROWS", 8)
+    # Of each column one page has all its values, the next one none, and the last one some.
+    there = [True] * 8 + [False] * 8 + [True, False, True]
+    frame = pl.DataFrame({"n": range(19), "b": [True] * 19, "t": [f"{n % 3}" for n in range(19)]})
+    frame = frame.select(pl.when(pl.Series(there)).then(pl.all()))
+    parquet.write(frame, tmp_path / "file")
+    assert arrow.read_table(tmp_path / "file").to_pydict() == frame.to_dict(as_series=False)
     assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
 
 

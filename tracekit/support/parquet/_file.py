@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -31,40 +31,47 @@ class Column:
     Parameters
     ----------
     dictionary, data
-        Contents of the page of distinct values (None without one), and of the page of rows.
-    encoding
-        Encoding of the rows.
+        Contents of the page of distinct values (empty without one), and of the pages of rows.
+    encodings
+        Encodings of the pages.
     statistics
         Statistics for readers, such as minimum and maximum.
     """
 
     dictionary: Sequence[Content]
     data: Sequence[Content]
-    encoding: int
+    encodings: Sequence[int]
     statistics: Value
 
 
 def encoded(column: pl.Series) -> Column:
     """Encode a column of integers, booleans or texts as the pages of a Parquet column."""
-    there = column.is_not_null() if 0 < column.null_count() < len(column) else None
-    valid = _valid(column, there)
-    dictionary: Sequence[Content] = ()
-    bounds = None
-    values: Content
-    if valid.is_empty():
-        encoding, values = PLAIN, b""
-    elif valid.dtype == pl.Boolean:
-        encoding, values = PLAIN, np.packbits(valid.to_numpy(), bitorder="little").data
-    elif valid.dtype.is_integer():
-        encoding = DELTA
-        values, bounds = _numbers(valid)
+    valid = column.drop_nulls() if column.null_count() else column
+    dictionary, data, distinct = list[Content](), list[Content](), 0
+    if column.dtype in _TEXTS and len(valid):
+        texts, values = _distinct(valid)
+        distinct = len(texts)
+        dictionary += _page(_DICTIONARY_PAGE, distinct, PLAIN, _texts(texts))
     else:
-        encoding = DICTIONARY
-        distinct, places = _distinct(valid)
-        values = _places(places, len(distinct))
-        dictionary = _page(_DICTIONARY_PAGE, len(distinct), PLAIN, _texts(distinct))
-    page = _page(_DATA_PAGE, len(column), encoding, _levels(column, there), values)
-    return Column(dictionary, page, encoding, _statistics(column, bounds))
+        values = np.ascontiguousarray(valid.to_numpy())
+    encodings, bounds, done = {RLE: None, **({PLAIN: None} if distinct else {})}, list[int](), 0
+    for first in range(0, len(column), PAGE_ROWS):
+        rows = column.slice(first, PAGE_ROWS)
+        own = values[done : done + len(rows) - rows.null_count()]
+        done += own.size
+        content: Content = b""
+        encoding = PLAIN
+        if own.dtype == np.bool_:
+            content = np.packbits(own, bitorder="little").data
+        elif own.size and distinct:
+            encoding, content = DICTIONARY, _places(own, distinct)
+        elif own.size:
+            encoding = DELTA
+            content, edges = _numbers(own)
+            bounds += edges
+        encodings[encoding] = None
+        data += _page(_DATA_PAGE, len(rows), encoding, _levels(rows), content)
+    return Column(dictionary, data, [*encodings], _statistics(column, bounds))
 
 
 def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Content]:
@@ -78,26 +85,18 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Cont
     return struct(fields).content, *parts
 
 
-def _valid(column: pl.Series, there: pl.Series | None) -> pl.Series:
-    """Return the non-null values of a column; `there` is their mask, None if all are non-null."""
-    if there is not None:
-        return column.filter(there)
-    return column.clear() if column.null_count() else column
-
-
-def _levels(column: pl.Series, there: pl.Series | None) -> bytes:
+def _levels(column: pl.Series) -> bytes:
     """Return Parquet's definition levels, which mark the rows that are not null."""
-    if there is None:
+    if column.null_count() in (0, len(column)):
         runs = varint(len(column) << 1) + bytes([not column.null_count()])
     else:
-        bits = np.packbits(there.to_numpy(), bitorder="little")
+        bits = np.packbits(column.is_not_null().to_numpy(), bitorder="little")
         runs = varint(bits.size << 1 | 1) + bits.tobytes()
     return len(runs).to_bytes(4, "little") + runs
 
 
-def _numbers(valid: pl.Series) -> tuple[Content, tuple[int, int]]:
+def _numbers(values: NDArray[Any]) -> tuple[Content, tuple[int, int]]:
     """Encode integers; return the minimum and the maximum as well."""
-    values = np.ascontiguousarray(valid.to_numpy())
     first = int(values[0])
     if values[-1] == first and (values == first).all():
         return _same_numbers(first, values.size), (first, first)
@@ -106,7 +105,7 @@ def _numbers(valid: pl.Series) -> tuple[Content, tuple[int, int]]:
     out = np.empty((blocks * _encoding_loops.BLOCK + 2 * blocks + 8) * 8, np.uint8)
     room, bounds = np.empty(_encoding_loops.BLOCK, np.uint64), np.empty(2, np.int64)
     loop = compiled(_encoding_loops.deltas, ALWAYS)
-    size = loop(values, valid.dtype == pl.Int32, room, bounds, out)
+    size = loop(values, values.dtype == np.int32, room, bounds, out)
     return out[:size].data, (int(bounds[0]), int(bounds[1]))
 
 
@@ -150,12 +149,12 @@ def _places(places: NDArray[np.int32], count: int) -> bytes:
     return bytes([width]) + varint(groups << 1 | 1) + out[: groups * width].tobytes()
 
 
-def _statistics(column: pl.Series, bounds: tuple[int, int] | None) -> Value:
+def _statistics(column: pl.Series, bounds: Sequence[int]) -> Value:
     nulls = int64(column.null_count())
-    if bounds is None:
+    if not bounds:
         return struct({3: nulls})
-    size = 4 if column.dtype == pl.Int32 else 8
-    least, most = (binary(one.to_bytes(size, "little", signed=True)) for one in bounds)
+    size, edges = 4 if column.dtype == pl.Int32 else 8, (min(bounds), max(bounds))
+    least, most = (binary(one.to_bytes(size, "little", signed=True)) for one in edges)
     return struct({3: nulls, 5: most, 6: least})
 
 
@@ -168,6 +167,8 @@ _UTF_8 = 0
 _UNCOMPRESSED = 0
 GROUP_ROWS = 1 << 18
 """Rows per row group, which a reader skips if its statistics exclude all rows."""
+PAGE_ROWS = 1 << 14
+"""Rows per page of a column; of a row group, a reader decodes only pages with requested rows."""
 _MOST_BYTES_OF_TEXT = 1 << 30
 """Largest total of a column's text bytes: the size of a page has 32 bits, and lengths take some."""
 
@@ -238,19 +239,17 @@ def _chunk(column: pl.Series, pages: Column, at: int) -> tuple[Value, int]:
     """
     of_dictionary, of_data = (sum(map(len, page)) for page in (pages.dictionary, pages.data))
     size = int64(of_dictionary + of_data)
-    encodings = {RLE: None, pages.encoding: None, **({PLAIN: None} if pages.dictionary else {})}
-    has_dictionary = pages.encoding == DICTIONARY
     meta = struct(
         {
             1: int32(_physical(column.dtype)),
-            2: listed([int32(each) for each in encodings]),
+            2: listed([int32(each) for each in pages.encodings]),
             3: listed([binary(column.name.encode())]),
             4: int32(_UNCOMPRESSED),
             5: int64(len(column)),
             6: size,
             7: size,
             9: int64(at + of_dictionary),
-            11: int64(at) if has_dictionary else None,
+            11: int64(at) if pages.dictionary else None,
             12: pages.statistics,
         }
     )
