@@ -187,7 +187,7 @@ class Trace:
         wanted = pl.col(TABLES[name].columns[0].name).is_between(first, last)
         stored = self.tables
         if isinstance(stored, _StoredTables) and isinstance(first, int) and isinstance(last, int):
-            near = stored.containing(name, first, last).filter(wanted).select(columns).collect()
+            near = stored.at(name, first, last).filter(wanted).select(columns).collect()
             if near.height == last - first + 1:
                 return near
         return self[name].filter(wanted).select(columns).collect()
@@ -458,12 +458,16 @@ class _StoredTables(LaterTables):
         heights = self._heights.get(name, ())
         return [_part(self._folder, name, number) for number, rows in enumerate(heights) if rows]
 
-    def containing(self, name: str, first: int, last: int) -> pl.LazyFrame:
-        """Return the table's rows in the files that contain its rows `first` to `last`."""
-        ends = [*itertools.accumulate(rows for rows in self._heights.get(name, ()) if rows)]
-        files = self.files(name)[bisect_right(ends, first) : bisect_right(ends, last) + 1]
-        is_part = name not in self._lazy and 0 < len(files) < len(ends)
-        return _with_later(_scanned(files), TABLES[name]) if is_part else self[name]
+    def at(self, name: str, first: int, last: int) -> pl.LazyFrame:
+        """Return rows `first` to `last` of a table from their files; all rows if it is replaced."""
+        if name in self._lazy:
+            return self[name]
+        ends = [0, *itertools.accumulate(rows for rows in self._heights.get(name, ()) if rows)]
+        begin, files = bisect_right(ends, first) - 1, self.files(name)
+        near = files[begin : bisect_right(ends, last)]
+        is_part = 0 < len(near) < len(files)
+        frame = _with_later(_scanned(near), TABLES[name]) if is_part else self[name]
+        return frame.slice(first - ends[begin], last - first + 1)
 
     def _open(self, name: str) -> pl.LazyFrame:
         table, parts = TABLES[name], self.files(name)

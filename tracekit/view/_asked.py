@@ -415,7 +415,8 @@ class _Near:
         near, ranges = step_detail.around(trace, begin, end, number)
         # Calls are found by their number: a test of their times would read more columns.
         part = {name: near[name] for name in ("ops", "ranges", "host", "syncs")}
-        near = trace.with_part({**part, "iterations": steps.lazy()})
+        # Paths are opened in the run, for all its steps.
+        near = trace.with_part({**part, "iterations": steps.lazy(), "paths": trace["paths"]})
         return cls((number, step), (begin, end), ranges, near)
 
     def numbered(self, op: pl.DataFrame) -> pl.DataFrame:
