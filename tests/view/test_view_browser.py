@@ -399,6 +399,41 @@ def test_a_found_op_is_scrolled_to_below_the_axis(
     assert heard == []
 
 
+def test_lanes_out_of_sight_are_drawn_once_one_scrolls_or_prints(
+    browser: Any, served: View, heard: list[str]
+) -> None:
+    page = opened(browser, served.address, heard)
+    page.wait_for_selector("[data-explained]")
+    rows = """async () => {
+      for (let i = 0; i < 4; i += 1) await new Promise((done) => requestAnimationFrame(done));
+      const canvas = document.querySelector("canvas"), c = canvas.getContext("2d"), rows = [];
+      for (let top = 22; top + 17 <= canvas.height; top += 17) {
+        const { data } = c.getImageData(180, top, 900, 16);
+        rows.push(data.some((red, i) => i % 4 === 0 && Math.abs(red - data[i + 2]) > 60));
+      }
+      return rows;
+    }"""
+    page.evaluate("document.querySelector('canvas').blur()")
+    page.evaluate("document.querySelector('.lanes').style.maxHeight = 'none'")
+    whole = page.evaluate(rows)
+    page.evaluate("document.querySelector('.lanes').style.maxHeight = '90px'")
+    top = page.evaluate(rows)
+    assert top[:3] == whole[:3]
+    assert any(whole[5:])
+    assert not any(top[5:])
+    page.evaluate("document.querySelector('.lanes').scrollTop = 10_000")
+    scrolled = page.evaluate(rows)
+    assert scrolled[-3:] == whole[-3:]
+    assert any(scrolled[5:])
+    page.evaluate("document.querySelector('.lanes').scrollTop = 0")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(rows) == whole
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate(rows) == top
+    assert not [each for each in heard if "willReadFrequently" not in each]
+    page.close()
+
+
 def test_a_launch_without_a_lane_is_not_drawn(
     browser: Any, runs: list[tracekit.Run], heard: list[str]
 ) -> None:

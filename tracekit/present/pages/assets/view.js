@@ -252,6 +252,7 @@ class RunChart extends Chart {
     super.listen();
     const box = this.find(".diagnosed"), list = box.querySelector("ol");
     const show = (error) => list.replaceChildren(element("li", error.message));
+    for (const event of ["beforeprint", "afterprint"]) addEventListener(event, () => { this.isPrinted = event === "beforeprint"; this.paint(); });
     box.addEventListener("toggle", () => { if (box.open) this.diagnose(list).catch(show); });
     const launches = buttonOf("Launches", () => { this.toggleFlows(!this.flows); this.note(); }, { className: "flows", ariaPressed: "false" });
     const told = element("span", "", { role: "status" }), hint = `Opens ${PERFETTO} in a new window, and hands it the steps in sight`;
@@ -357,6 +358,12 @@ class RunChart extends Chart {
     this.soon = setTimeout(() => { this.list(); this.wantFlows().catch(report); }, 120);
   }
 
+  // Of lanes that one would have to scroll to, only names are drawn; on paper there are all.
+  spans(c, lane, top, high, look) {
+    const { scrollTop, clientHeight } = this.canvas.parentElement;
+    if (this.isPrinted || (top + high > scrollTop && top < scrollTop + clientHeight)) this.pieces(c, lane, top, high, look);
+  }
+
   // Half as much again is asked for on both sides, and nothing where what is there will do.
   want() {
     const length = this.to - this.from, perPixel = length / this.plot, have = this.have;
@@ -441,23 +448,23 @@ class RunChart extends Chart {
     c.globalAlpha = 1;
   }
 
-  spans(c, lane, top, high, look) {
+  pieces(c, lane, top, high, look) {
     if (lane.samples) { this.samples(c, lane, top, high, look); return; }
     if (!lane.bins) { super.spans(c, lane, top, high, look); return; }
     const { busy, width } = lane.bins, stages = this.data.stages;
-    const wide = (width / (this.to - this.from)) * this.plot;
-    for (let i = firstFrom(lane.start, this.from - width); i < lane.count && lane.start[i] < this.to; i += 1) {
-      const x = this.x(lane.start[i]);
-      let bottom = top + high - 1;
-      for (const name of Object.keys(busy)) {
-        const tall = Math.min((busy[name][i] / width) * (high - 2), bottom - top - 1);
+    const wide = Math.max((width / (this.to - this.from)) * this.plot, 0.7);
+    const first = firstFrom(lane.start, this.from - width), last = firstFrom(lane.start, this.to);
+    const bottoms = new Float64Array(Math.max(last - first, 0)).fill(top + high - 1);
+    for (const [name, own] of Object.entries(busy)) {
+      c.fillStyle = look.stages[stages.indexOf(name)];
+      for (let i = first; i < last; i += 1) {
+        const bottom = bottoms[i - first], tall = Math.min((own[i] / width) * (high - 2), bottom - top - 1);
         if (tall <= 0) continue;
-        c.fillStyle = look.stages[stages.indexOf(name)];
-        c.fillRect(x, bottom - Math.max(tall, 0.7), Math.max(wide, 0.7), Math.max(tall, 0.7));
-        bottom -= tall;
+        c.fillRect(this.x(lane.start[i]), bottom - Math.max(tall, 0.7), wide, Math.max(tall, 0.7));
+        bottoms[i - first] -= tall;
       }
-      this.marks += 1;
     }
+    this.marks += bottoms.length;
   }
 
   said(found) {
@@ -520,7 +527,7 @@ class RunChart extends Chart {
       this.matching = new Set(got.full);
       const more = got.names > got.most.length ? `, of ${size(got.names)} names` : "";
       this.find(".found").textContent = `${size(got.ops)} found${more}`;
-      this.find(".hits").replaceChildren(...got.most.map(({ name, ops, total }) => element("li", `${name}: ${size(ops)}, ${timeText(total)} in all`)));
+      this.find(".hits").replaceChildren(...got.most.map(({ name, ops, total }) => element("li", `${name.length > 120 ? `${name.slice(0, 120)}…` : name}: ${size(ops)}, ${timeText(total)} in all`, { title: name })));
       this.mark();
     }, report), 120);
   }
