@@ -5,7 +5,8 @@
 
 `benchmarks/repeat_run.py` makes a run of any size. Tiles are made by the first line and read by the
 second, so that a view is told apart from the first one. Each question is asked as the page asks it,
-of places drawn by a seed; times are of the answer and its JSON, without HTTP and the browser.
+of places drawn by a seed; times are of the answer and its JSON, without HTTP and the browser. Where
+Playwright and Chromium are, the page is zoomed and panned in a browser, too.
 """
 
 from __future__ import annotations
@@ -14,19 +15,33 @@ import argparse
 import json
 import random
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
 import tracekit
 from tracekit.present.pages import view_page
+from tracekit.support.batches import stoppable
 from tracekit.support.memory import keep_small
-from tracekit.view import keep_tiles
+from tracekit.view import View, keep_tiles
 from tracekit.view._asked import AskedRuns
 
 PIXELS = "1200"
+FRAMES = """() => {
+  globalThis.drawn = [];
+  const canvas = document.querySelector("canvas");
+  const note = () => {
+    if (canvas.dataset.ms) drawn.push(Number(canvas.dataset.ms));
+    canvas.dataset.ms = "";
+    requestAnimationFrame(note);
+  };
+  note();
+}"""
+"""Notes what each picture takes to draw: the page writes it on the canvas."""
 
 
 def places(begin: int, span: int, parts: int, number: int) -> Iterator[dict[str, str]]:
@@ -47,6 +62,54 @@ def measure(what: str, asks: list[Callable[[], object]]) -> None:
     wall, own, sizes = np.array(times).T
     told = [f"{1000 * np.quantile(each, q):8.0f}" for each in (wall, own) for q in (0.5, 0.95)]
     print(f"{what:34}", *told, f"{np.median(sizes) / 1000:8.0f}")
+
+
+def idle_causes(asked: AskedRuns, place: dict[str, str]) -> None:
+    """Print what causes of idle time of a selection take, and how often it can be given up."""
+    times = [time.perf_counter()]
+    with stoppable(lambda *_: times.append(time.perf_counter())):
+        measure("idle by cause, a million ops", [lambda: asked.table({**place, "by": "idle"})])
+    gaps = np.diff([*times, time.perf_counter()])
+    print(f"progress is told {gaps.size - 1} times, {1000 * gaps.max():,.0f} ms apart at most")
+
+
+def in_browser(run: tracekit.Run) -> None:
+    """Zoom and pan in Chromium; print what drawing takes, and the memory of the tab."""
+    try:
+        from playwright.sync_api import sync_playwright  # noqa: PLC0415 - may be missing
+    except ImportError:
+        return
+    with View([run], opens=False) as view, sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"))
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        began = time.perf_counter()
+        page.goto(view.address)
+        page.wait_for_selector("[data-ready]")
+        print(f"page with its first picture: {1000 * (time.perf_counter() - began):,.0f} ms")
+        page.evaluate(FRAMES)
+        for key in 8 * "wwwwdddaaassss" + 24 * "w" + 20 * "d":
+            page.keyboard.press(key)
+            page.wait_for_timeout(50)
+        drawn = page.evaluate("drawn")
+        tab = page.context.new_cdp_session(page)
+        tab.send("Performance.enable")
+        told = {
+            each["name"]: each["value"] for each in tab.send("Performance.getMetrics")["metrics"]
+        }
+        system = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")
+        own = [each["id"] for each in system["processInfo"] if each["type"] == "renderer"]
+        pss = sum(
+            int(line.split()[1]) / 1000
+            for number in own
+            for line in Path(f"/proc/{number}/smaps_rollup").read_text().splitlines()
+            if line.startswith("Pss:")
+        )
+        half, most = np.quantile(drawn, [0.5, 0.95])
+        print(
+            f"{len(drawn)} pictures drawn, ms: median {half:.1f}, 95 % {most:.1f}, {max(drawn):.1f}"
+        )
+        print(f"tab: {told['JSHeapUsedSize'] / 1e6:,.0f} MB of scripts, {pss:,.0f} MB in all")
+        browser.close()
 
 
 def first_picture(asked: AskedRuns) -> object:
@@ -103,6 +166,7 @@ def main() -> None:
                 for place in places(begin, span, parts, given.number)
             ]
             measure(f"breakdown by {by} of 1/{parts}", asks)
+    idle_causes(asked, next(places(begin, span, max(run.trace.height("ops") // 1_000_000, 1), 1)))
     print(f"{memory():,.0f} MB at most")
     find = {"run": "0", "words": "gemm"}
     measure("first search", [lambda: asked.find(find)])
@@ -119,6 +183,7 @@ def main() -> None:
     compilers = ", ".join(each for each in ("numba", "llvmlite") if each in sys.modules) or "none"
     print(f"{run.trace.height('ops'):,} ops; {memory():,.0f} MB at most; compilers: {compilers}")
     print(f"page with its script: {len(view_page('')) / 1000:,.0f} kB")
+    in_browser(run)
 
 
 if __name__ == "__main__":
