@@ -56,7 +56,7 @@ PUBLIC = {
     "tracekit.analysis.idle_time": "idle idle_ranges",
     "tracekit.analysis.straggler_cost": "straggler_cost",
     "tracekit.analysis.studies": """
-        BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Published beside
+        basis_of BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Published beside
         api_by_run api_calls
         bubble_theory bubbles_of_run crossovers
         distribution exchange gains
@@ -64,7 +64,7 @@ PUBLIC = {
         load_hardware load_published measured_against
         memory_points overhead overhead_matrix
         pipeline_bubbles profiler_overhead project_architectures read_jobs read_memory_table
-        read_times scaling step_times study study_iterations
+        read_times scaling step_times study study_iterations study_notes
         study_row
         study_stages sweep_hardware weighted_means without_empty
     """,

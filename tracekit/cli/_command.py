@@ -298,12 +298,14 @@ def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     spread = []
     for each in dataclasses.fields(group):
         kind, option = get_args(each.type)
-        panel = option.panel or getattr(group, "panel", None)
-        declared = Annotated[kind, dataclasses.replace(option, panel=panel)]
+        option = dataclasses.replace(option, panel=option.panel or getattr(group, "panel", None))
         # Options all have a default, as those of a command do.
         spread.append(
             inspect.Parameter(
-                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=declared
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=each.default,
+                annotation=Annotated[kind, option],
             )
         )
     return spread

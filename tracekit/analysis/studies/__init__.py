@@ -46,6 +46,13 @@ if TYPE_CHECKING:
         weighted_means,
     )
     from tracekit.analysis.studies._scaling import scaling
-    from tracekit.analysis.studies._study import study, study_row, study_stages, without_empty
+    from tracekit.analysis.studies._study import (
+        basis_of,
+        study,
+        study_notes,
+        study_row,
+        study_stages,
+        without_empty,
+    )
 
 __getattr__, __dir__ = lazily(__name__)
