@@ -94,37 +94,25 @@ def test_nodes_of_another_process_and_thread_are_others(tmp_path: Path) -> None:
     assert sorted(told(attributed(nsys), "process", "stage")) == [("0", "BP"), ("1", "FP")]
 
 
-def test_a_node_that_no_call_made_is_of_the_launch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("captured_in", "created", "replayed_in", "stage", "in_range"),
+    [
+        pytest.param("backward", 20, "forward", "FP", "forward", id="no call made the node"),
+        pytest.param("layer1", 6, "forward", "FP", "layer1", id="captured without a stage"),
+        pytest.param("forward", 6, "validation", "ME", "forward", id="replayed in evaluation"),
+    ],
+)
+def test_where_capture_and_replay_differ(
+    captured_in: str, created: int, replayed_in: str, stage: str, in_range: str, tmp_path: Path
+) -> None:
     nsys = NsysBuilder(tmp_path / "t.sqlite")
-    nsys.push_pop(0, 50, "backward")
+    nsys.push_pop(0, 50, captured_in)
     nsys.call(5, 9, correlation=1)
-    nsys.graph_node(20, 7)
-    nsys.push_pop(390, 500, "forward")
+    nsys.graph_node(created, 7)
+    nsys.push_pop(390, 500, replayed_in)
     nsys.call(400, 410, correlation=5, name="cudaGraphLaunch")
     nsys.kernel(420, 430, correlation=5, graph_node=7)
-    assert told(attributed(nsys), "stage", "in_range") == [("FP", "forward")]
-
-
-def test_what_is_captured_without_a_stage_has_that_of_the_replay(tmp_path: Path) -> None:
-    nsys = NsysBuilder(tmp_path / "t.sqlite")
-    nsys.push_pop(0, 50, "layer1")
-    nsys.call(5, 9, correlation=1)
-    nsys.graph_node(6, 7)
-    nsys.push_pop(390, 500, "forward")
-    nsys.call(400, 410, correlation=5, name="cudaGraphLaunch")
-    nsys.kernel(420, 430, correlation=5, graph_node=7)
-    assert told(attributed(nsys), "stage", "in_range") == [("FP", "layer1")]
-
-
-def test_a_replay_in_evaluation_is_evaluation(tmp_path: Path) -> None:
-    nsys = NsysBuilder(tmp_path / "t.sqlite")
-    nsys.push_pop(0, 50, "forward")
-    nsys.call(5, 9, correlation=1)
-    nsys.graph_node(6, 7)
-    nsys.push_pop(390, 500, "validation")
-    nsys.call(400, 410, correlation=5, name="cudaGraphLaunch")
-    nsys.kernel(420, 430, correlation=5, graph_node=7)
-    assert told(attributed(nsys), "stage") == [("ME",)]
+    assert told(attributed(nsys), "stage", "in_range") == [(stage, in_range)]
 
 
 def test_chunks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
