@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from nsys_stats import NsysFailedError
 
 import tracekit as tk
 
@@ -34,6 +36,21 @@ def _alone(folder: Path, name: str) -> Iterator[None]:
 
 def _nsys(path: Path) -> str:
     return shutil.which("nsys") or pytest.skip(f"no nsys on the path to export {path.name} with")
+
+
+@pytest.fixture
+def by_nsys() -> Callable[[Callable[[Path], Any], Path], Any]:
+    """Have `nsys stats` read a file; the test is skipped where there is none, or it cannot."""
+    if shutil.which("nsys") is None:
+        pytest.skip("nsys is not installed")
+
+    def read(how: Callable[[Path], Any], path: Path) -> Any:
+        try:
+            return how(path)
+        except NsysFailedError as error:
+            pytest.skip(f"nsys stats cannot read {path.name}: {error}")
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -8,15 +8,12 @@ holds:
 
 from __future__ import annotations
 
-import csv
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys_stats import COMMAND, NAME_LENGTH, tables
+from nsys_stats import NAME_LENGTH, record, tables
 
 REPORTS = ("nvtx_gpu_proj_sum", "nvtx_kern_sum")
 RECORDED = Path(__file__).with_suffix(".csv")
@@ -98,15 +95,5 @@ def recorded_rows(found: Projections) -> Iterator[tuple[str, ...]]:
     yield "kernels", "in no range", "", "", str(found.outside[1]), str(found.outside[0])
 
 
-def _record(traces: list[Path]) -> None:
-    version = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True)
-    command = f"{' '.join(COMMAND)} --report {','.join(REPORTS)}"
-    sys.stdout.write(f"# {version.stdout.strip()}\n# {command} TRACE\n")
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for trace in traces:
-        writer.writerows((trace.stem, *row) for row in recorded_rows(projections(trace)))
-
-
 if __name__ == "__main__":
-    _record([Path(name) for name in sys.argv[1:]])
+    record(REPORTS, COLUMNS, lambda trace: recorded_rows(projections(trace)))

@@ -13,10 +13,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+TRACES = (
+    "mnist_1xa100_phases",
+    "ddp_unet_4xa100_rank0",
+    "transformer_rtx3070ti",
+    "sendrecv_2xh100_two_processes",
+    "jacobi_p2p_nvlink_8xv100",
+    "jacobi_p2p_staged_8xv100",
+)
+"""The traces of which figures are recorded."""
+UNANNOUNCED = {"sendrecv_2xh100_two_processes": ["NCCL"]}
+"""Domains without an announcement, by trace."""
+STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 REPORTS = ("cuda_gpu_kern_sum", "cuda_gpu_mem_size_sum", "cuda_gpu_mem_time_sum", "nvtx_sum")
 COMMAND = ("nsys", "stats", "--format", "csv", "--force-export=false", "--output", ".")
 RECORDED = Path(__file__).with_suffix(".csv")
@@ -108,16 +120,20 @@ def recorded(path: Path = RECORDED) -> dict[str, list[tuple[str, ...]]]:
     return rows
 
 
-def _record(traces: list[Path]) -> None:
+def record(
+    reports: Sequence[str],
+    columns: Sequence[str],
+    rows_of: Callable[[Path], Iterator[tuple[str, ...]]],
+) -> None:
+    """Print what is recorded of the traces that the command line names."""
     version = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True)
-    sys.stdout.write(
-        f"# {version.stdout.strip()}\n# {' '.join(COMMAND)} --report {','.join(REPORTS)} TRACE\n"
-    )
+    command = f"{' '.join(COMMAND)} --report {','.join(reports)}"
+    sys.stdout.write(f"# {version.stdout.strip()}\n# {command} TRACE\n")
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for trace in traces:
-        writer.writerows((trace.stem, *row) for row in recorded_rows(stats(trace)))
+    writer.writerow(columns)
+    for trace in map(Path, sys.argv[1:]):
+        writer.writerows((trace.stem, *row) for row in rows_of(trace))
 
 
 if __name__ == "__main__":
-    _record([Path(name) for name in sys.argv[1:]])
+    record(REPORTS, COLUMNS, lambda trace: recorded_rows(stats(trace)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from nsys_stats import TRACES
 from trace_builder import default_rules
 
 from tracekit.attribution import attribute
@@ -12,17 +13,7 @@ ABOUT = 10_000
 """How far off what is set right may be, ns."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mnist_1xa100_phases",
-        "ddp_unet_4xa100_rank0",
-        "transformer_rtx3070ti",
-        "sendrecv_2xh100_two_processes",
-        "jacobi_p2p_nvlink_8xv100",
-        "jacobi_p2p_staged_8xv100",
-    ],
-)
+@pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize(
     "by",
     [

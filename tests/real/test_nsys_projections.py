@@ -11,27 +11,14 @@ Where it differs on purpose:
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-
-import nsys_projections
 import polars as pl
 import pytest
-from nsys_projections import RECORDED, Projections, recorded_rows, together
-from nsys_stats import NsysFailedError, recorded
+from nsys_projections import RECORDED, Projections, projections, recorded_rows, together
+from nsys_stats import STYLES, TRACES, UNANNOUNCED, recorded
 from projections import projected_ranges
 
 import tracekit as tk
 
-TRACES = (
-    "mnist_1xa100_phases",
-    "ddp_unet_4xa100_rank0",
-    "transformer_rtx3070ti",
-    "sendrecv_2xh100_two_processes",
-    "jacobi_p2p_nvlink_8xv100",
-    "jacobi_p2p_staged_8xv100",
-)
 REPORTS = (
     "ddp_unet_4xa100_rank0.nsys-rep",
     "mnist_1xa100_first_optimization.nsys-rep",
@@ -41,8 +28,6 @@ REPORTS = (
     "unet_1xgpu_dali.qdrep",
     "unet_1xgpu_dali_amp.qdrep",
 )
-UNANNOUNCED = {"sendrecv_2xh100_two_processes": ["NCCL"]}
-"""Domains without an announcement, by trace."""
 CALLS = {"jacobi_p2p_staged_8xv100": {"PushPop Jacobi solve": 10_000}}
 """By trace and range, how many calls launched its ops where that is another number than of these:
 here every copy between two GPUs is one to the host and one from there."""
@@ -51,7 +36,6 @@ SELF_NESTED = {
     "mnist_1xa100_first_optimization": {("PushPop aten::clamp_min", "755774", "755774"): 177},
 }
 """By trace and range, how many kernels nsys counts where a range lies in one of its own name."""
-STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 
 
 def _named_ranges(run: tk.Run, name: str) -> pl.LazyFrame:
@@ -135,21 +119,6 @@ def _check(ours: Projections, theirs: Projections) -> None:
     assert ours.outside == theirs.outside
 
 
-@pytest.fixture
-def by_nsys() -> Callable[[Path], Projections]:
-    """Run `nsys stats`; the test is skipped where there is none, or it cannot read the file."""
-    if shutil.which("nsys") is None:
-        pytest.skip("nsys is not installed")
-
-    def run_nsys(path: Path) -> Projections:
-        try:
-            return nsys_projections.projections(path)
-        except NsysFailedError as error:
-            pytest.skip(f"nsys stats cannot read {path.name}: {error}")
-
-    return run_nsys
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_what_ranges_hold_is_what_was_recorded_of_nsys(real_run, name):
     ours = _projections_of(real_run(name), name)
@@ -159,7 +128,7 @@ def test_what_ranges_hold_is_what_was_recorded_of_nsys(real_run, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_what_ranges_hold_is_what_nsys_says_here(real_run, real_trace, by_nsys, name):
-    run, theirs = real_run(name), by_nsys(real_trace(name))
+    run, theirs = real_run(name), by_nsys(projections, real_trace(name))
     _check(_projections_of(run, name), theirs)
     _check_kernels(run, theirs, name)
 
@@ -175,7 +144,7 @@ def test_what_ranges_hold_is_what_nsys_says_here(real_run, real_trace, by_nsys, 
 def test_what_ranges_of_a_report_hold_is_what_nsys_says(nsys_export, by_nsys, tmp_path, report):
     export = nsys_export(report)
     run, _ = tk.ingest(export, store=tmp_path / "store")
-    theirs = by_nsys(export)
+    theirs = by_nsys(projections, export)
     _check(_projections_of(run, export.stem), theirs)
     _check_kernels(run, theirs, export.stem)
 

@@ -9,28 +9,14 @@ Where it differs on purpose:
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
-import nsys_stats
 import polars as pl
 import pytest
 from nsys_builder import NsysBuilder
-from nsys_stats import NsysFailedError, Stats, recorded, recorded_rows
+from nsys_stats import STYLES, TRACES, UNANNOUNCED, Stats, recorded, recorded_rows, stats
 
 import tracekit as tk
 from tracekit.sources import read
 
-TRACES = (
-    "mnist_1xa100_phases",
-    "ddp_unet_4xa100_rank0",
-    "transformer_rtx3070ti",
-    "sendrecv_2xh100_two_processes",
-    "jacobi_p2p_nvlink_8xv100",
-    "jacobi_p2p_staged_8xv100",
-)
-UNANNOUNCED = {"sendrecv_2xh100_two_processes": ["NCCL"]}
-"""Domains without an announcement, by trace."""
 OPERATIONS = {
     "[CUDA memcpy HtoD]": "[CUDA memcpy Host-to-Device]",
     "[CUDA memcpy DtoH]": "[CUDA memcpy Device-to-Host]",
@@ -38,7 +24,6 @@ OPERATIONS = {
     "[CUDA memcpy PtoP]": "[CUDA memcpy Peer-to-Peer]",
     "[CUDA memset]": "[CUDA memset]",
 }
-STYLES = {"push_pop": "PushPop", "start_end": "StartEnd"}
 
 
 def _stats_of(run: tk.Run, unannounced: list[str]) -> Stats:
@@ -71,21 +56,6 @@ def _stats_of(run: tk.Run, unannounced: list[str]) -> Stats:
     )
 
 
-@pytest.fixture
-def stats_by_nsys():
-    """Run `nsys stats`; the test is skipped where there is none, or it cannot read the file."""
-    if shutil.which("nsys") is None:
-        pytest.skip("nsys is not installed")
-
-    def run_nsys(path: Path) -> Stats:
-        try:
-            return nsys_stats.stats(path)
-        except NsysFailedError as error:
-            pytest.skip(f"nsys stats cannot read {path.name}: {error}")
-
-    return run_nsys
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_totals_are_those_recorded_of_nsys(real_run, name):
     ours = _stats_of(real_run(name), UNANNOUNCED.get(name, []))
@@ -94,9 +64,9 @@ def test_totals_are_those_recorded_of_nsys(real_run, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
-def test_totals_are_those_of_nsys_here(real_run, real_trace, stats_by_nsys, name):
+def test_totals_are_those_of_nsys_here(real_run, real_trace, by_nsys, name):
     ours = _stats_of(real_run(name), UNANNOUNCED.get(name, []))
-    theirs = stats_by_nsys(real_trace(name))
+    theirs = by_nsys(stats, real_trace(name))
     assert ours.kernels == theirs.kernels
     assert ours.memory == theirs.memory
     # Later versions print a colon before the names of the default domain.
@@ -109,7 +79,7 @@ def test_totals_are_those_of_nsys_here(real_run, real_trace, stats_by_nsys, name
 
 
 @pytest.mark.slow
-def test_a_domain_announced_twice_is_counted_once_and_by_nsys_twice(tmp_path, stats_by_nsys):
+def test_a_domain_announced_twice_is_counted_once_and_by_nsys_twice(tmp_path, by_nsys):
     with NsysBuilder(tmp_path / "t.sqlite", schema="3.7.2") as nsys:
         nsys.domain(100, 1, "NCCL", start=1)
         nsys.domain(100, 1, "NCCL", start=2, tid=101)
@@ -117,7 +87,7 @@ def test_a_domain_announced_twice_is_counted_once_and_by_nsys_twice(tmp_path, st
         nsys.push_pop(40, 50, "forward", rangeId=2)
         nsys.kernel(20, 25)
         nsys.memset(26, 27)
-    theirs = stats_by_nsys(nsys.path).ranges
+    theirs = by_nsys(stats, nsys.path).ranges
     assert theirs["PushPop forward"] == (1, 10)
     assert theirs["PushPop NCCL:ncclAllReduce"] == (2, 40)
     ours = read(nsys.path).read("ranges")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from nsys_builder import NsysBuilder, schema_versions
+from nvprof_builder import VERSIONS, NvprofBuilder
 
 
 @pytest.fixture(params=sorted(schema_versions()))
@@ -23,6 +24,12 @@ def nsys(request: pytest.FixtureRequest, tmp_path: Path) -> NsysBuilder:
 def one(tmp_path: Path) -> NsysBuilder:
     """An export to fill, where all versions are alike."""
     return NsysBuilder(tmp_path / "t.sqlite", schema="3.24.14")
+
+
+@pytest.fixture(params=VERSIONS)
+def nvprof(request: pytest.FixtureRequest, tmp_path: Path) -> NvprofBuilder:
+    """A database of nvprof to fill, in the schema of each version in turn."""
+    return NvprofBuilder(tmp_path / "t.nvvp", schema=request.param)
 
 
 @pytest.fixture

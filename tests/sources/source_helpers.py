@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nsys_builder import NsysBuilder, load_schema, schema_versions
+from nvprof_builder import NvprofBuilder
 from quick_sqlite import writing
 
 from tracekit.model import Trace
@@ -22,10 +23,10 @@ def versions_with(table: str, column: str | None = None) -> list[str]:
     ]
 
 
-def trace_of(nsys: NsysBuilder) -> Trace:
-    """Finish an export and read it."""
-    nsys.close()
-    return read(nsys.path)
+def trace_of(built: NsysBuilder | NvprofBuilder) -> Trace:
+    """Finish an export, or a database, and read it."""
+    built.close()
+    return read(built.path)
 
 
 def remarks(trace: Trace) -> tuple[str, ...]:

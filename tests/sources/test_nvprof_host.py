@@ -10,11 +10,10 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nvprof_builder import END, EPOCH, MARK, PROCESS, START, VERSIONS, NvprofBuilder, object_id
-from source_helpers import column, remarks, rows
+from nvprof_builder import END, EPOCH, MARK, PROCESS, START, NvprofBuilder, object_id
+from source_helpers import column, remarks, rows, trace_of
 
-from tracekit.model import Trace
-from tracekit.sources import open_report, read
+from tracekit.sources import open_report
 from tracekit.sources.nvprof import read as read_nvprof
 from tracekit.sources.sqlite import SqliteFile
 from tracekit.support.spool import Workspace
@@ -22,19 +21,9 @@ from tracekit.support.spool import Workspace
 RANGE = ("start", "end", "name")
 
 
-@pytest.fixture(params=VERSIONS)
-def nvprof(request: pytest.FixtureRequest, tmp_path: Path) -> NvprofBuilder:
-    return NvprofBuilder(tmp_path / "t.nvvp", schema=request.param)
-
-
 @pytest.fixture
 def one(tmp_path: Path) -> NvprofBuilder:
     return NvprofBuilder(tmp_path / "t.nvvp")
-
-
-def trace_of(nvprof: NvprofBuilder) -> Trace:
-    nvprof.close()
-    return read(nvprof.path)
 
 
 class TestCalls:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 from effort import examples
-from nvprof_builder import EPOCH, VERSIONS, NvprofBuilder
-from source_helpers import column, remarks, rows
+from nvprof_builder import EPOCH, NvprofBuilder
+from source_helpers import column, remarks, rows, trace_of
 
 from tracekit.errors import InputError, MissingDataError
-from tracekit.model import Trace
 from tracekit.sources import read
 
 HOST, PINNED, DEVICE, MANAGED = 1, 2, 3, 5
@@ -20,19 +19,9 @@ H2D, D2H, D2D, P2P = 1, 2, 8, 10
 COPY = ("kind", "copy_kind", "src_device", "dst_device", "bytes")
 
 
-@pytest.fixture(params=VERSIONS)
-def nvprof(request: pytest.FixtureRequest, tmp_path: Path) -> NvprofBuilder:
-    return NvprofBuilder(tmp_path / "t.nvvp", schema=request.param)
-
-
 @pytest.fixture
 def one(tmp_path: Path) -> NvprofBuilder:
     return NvprofBuilder(tmp_path / "t.nvvp")
-
-
-def trace_of(nvprof: NvprofBuilder) -> Trace:
-    nvprof.close()
-    return read(nvprof.path)
 
 
 def test_all_kinds_of_work_in_all_versions(nvprof):
