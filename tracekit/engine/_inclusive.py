@@ -411,16 +411,7 @@ def inclusive_kernels(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return the kernels launched in NVTX ranges, by path (names from the outermost range inward).
 
-    Kernels launched in nested ranges are included.
-
-    Parameters
-    ----------
-    work
-        The run; for host time, pieces of ranges take the place of GPU work.
-    skip
-        Number of iterations to leave out at the beginning.
-    depth
-        Number of levels to list; None lists all. Deeper ranges count in the levels above.
+    Kernels launched in nested ranges are included. Arguments are those of `inclusive_ranges`.
 
     Returns
     -------

@@ -12,6 +12,7 @@ import polars as pl
 
 from tracekit.analysis.comparison._step_change import LEAST_PERCENT, SMALL
 from tracekit.errors import UsageError
+from tracekit.support.wording import TIME_UNITS, unit_of
 
 _NAMES = {
     "idle": "idle time inside steps",
@@ -22,7 +23,6 @@ _SHOWN = {"faster": "shown", "slower": "shown", "not enough iterations": "too fe
 _SHIFT = "median of pairwise differences"
 """Description of the change of a typical step: the Hodges-Lehmann estimator."""
 _OF_RECORDINGS = "mean of the recordings' medians"
-_UNITS = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 _MOST = 0.5
 """Parts are named until they make up so much of the change, and those as large against it."""
 _OTHER_WORK = 0.2
@@ -106,7 +106,7 @@ def headline(
 
 def _change(step: Mapping[str, Any]) -> str:
     a, b, delta = step["a_ns"], step["b_ns"], step["delta_ns"]
-    divisor, unit = _unit(min(a, b) or max(a, b))
+    divisor, unit = unit_of(min(a, b) or max(a, b), TIME_UNITS)
     of_a, of_b = (_recordings(step, side) for side in "ab")
     times = f"{a / divisor:,.2f} {unit} in A{of_a}, {b / divisor:,.2f} {unit} in B{of_b}"
     if not delta:
@@ -270,9 +270,5 @@ def signed_length(value: float) -> str:
 
 def length_text(value: float) -> str:
     """Return a time, ns, as text in a unit that suits its size."""
-    divisor, unit = _unit(value)
+    divisor, unit = unit_of(value, TIME_UNITS)
     return f"{value / divisor:,.{0 if divisor == 1 else 2}f} {unit}"
-
-
-def _unit(value: float) -> tuple[int, str]:
-    return next((each for each in _UNITS if value >= each[0]), _UNITS[-1])

@@ -36,7 +36,7 @@ from tracekit.analysis.statistics import before_a_short_end
 from tracekit.analysis.step_sums import cold_of
 from tracekit.engine import numbered_alike, step_windows
 from tracekit.model import Frames, Trace, with_clocks
-from tracekit.support.wording import shorten
+from tracekit.support.wording import TIME_UNITS, shorten, unit_of
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -46,7 +46,6 @@ _FEW = 2
 """Number of usual steps of which the last counts, however it ends."""
 WORTH = 0.02
 """Least share of a step that makes a finding."""
-_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3), ("ns", 1))
 _MANY = 100
 _MOST_PLACES = 3
 _LONGEST = 100
@@ -460,7 +459,7 @@ def rounded(number: float, digits: int = 3) -> str:
 
 def duration(length: float) -> str:
     """Return a time, ns, as text in a suitable unit."""
-    unit, divisor = next((u, d) for u, d in _UNITS if abs(length) >= d or d == 1)
+    divisor, unit = unit_of(abs(length), TIME_UNITS)
     return f"{length / divisor:,.3g} {unit}" if length < _MANY * divisor else (
         f"{length / divisor:,.0f} {unit}"
     )  # fmt: skip
