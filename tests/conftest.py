@@ -31,6 +31,8 @@ from polars.lazyframe.opt_flags import QueryOptFlags
 from temporary import own_folder, remove_leftovers
 
 if TYPE_CHECKING:
+    from trace_builder import TraceBuilder
+
     from tracekit.model import Trace
     from tracekit.store import ReportOptions
     from tracekit.store._report import ReportMade
@@ -427,6 +429,19 @@ def browser() -> Iterator[Any]:
         started = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+@pytest.fixture
+def builder() -> TraceBuilder:
+    from trace_builder import TraceBuilder
+
+    return TraceBuilder()
+
+
+@pytest.fixture
+def b(builder: TraceBuilder) -> TraceBuilder:
+    """The same, for tests that say it in every line."""
+    return builder
 
 
 @pytest.fixture(params=["as it stands", "compiled"])

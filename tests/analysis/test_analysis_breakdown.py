@@ -92,8 +92,7 @@ def test_kinds(training: Trace) -> None:
     ]
 
 
-def test_stages_that_overlap_count_once_for_the_one_of_higher_rank() -> None:
-    builder = TraceBuilder()
+def test_stages_that_overlap_count_once_for_the_one_of_higher_rank(builder: TraceBuilder) -> None:
     for stage, start, end in (
         ("OTHER", 0, 100), ("ME", 5, 50), ("IO", 10, 60), ("WU", 20, 40), ("BP", 30, 45),
         ("FP", 35, 38),
@@ -110,8 +109,7 @@ def test_stages_that_overlap_count_once_for_the_one_of_higher_rank() -> None:
     ]
 
 
-def test_stages_on_different_devices_do_not_overlap() -> None:
-    builder = TraceBuilder()
+def test_stages_on_different_devices_do_not_overlap(builder: TraceBuilder) -> None:
     _op(builder, "FP", 0, 10, device=0)
     _op(builder, "WU", 0, 10, device=1)
     table = breakdown(builder.trace()).rows
@@ -342,8 +340,7 @@ def test_skip() -> None:
     assert breakdown(trace, skip=0).rows["ops"].sum() == 9
 
 
-def test_a_gpu_that_runs_nothing_in_a_stretch_is_idle_there() -> None:
-    builder = TraceBuilder()
+def test_a_gpu_that_runs_nothing_in_a_stretch_is_idle_there(builder: TraceBuilder) -> None:
     for device, times in ((0, (0, 40, 90)), (1, (0, 90))):
         for start in times:
             _op(builder, "FP", start, start + 10, device=device)
@@ -353,8 +350,7 @@ def test_a_gpu_that_runs_nothing_in_a_stretch_is_idle_there() -> None:
     ]  # fmt: skip
 
 
-def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:
-    builder = TraceBuilder()
+def test_skip_keeps_what_lies_between_the_steps_that_are_kept(builder: TraceBuilder) -> None:
     for number in range(3):
         builder.iteration(number, 100 * number, 100 * number + 50)
         _op(builder, "FP", 100 * number, 100 * number + 50)
@@ -366,8 +362,7 @@ def test_skip_keeps_what_lies_between_the_steps_that_are_kept() -> None:
     ]  # fmt: skip
 
 
-def test_skip_counts_from_each_process_own_first_iteration() -> None:
-    builder = TraceBuilder()
+def test_skip_counts_from_each_process_own_first_iteration(builder: TraceBuilder) -> None:
     for thread, first in ((0, 7), (10, 3)):
         for number in range(3):
             builder.iteration(first + number, 100 * number, 100 * number + 100, thread=thread)
@@ -379,9 +374,8 @@ def test_skip_counts_from_each_process_own_first_iteration() -> None:
     ]  # fmt: skip
 
 
-def test_a_step_that_never_ran_ahead_of_an_earlier_one() -> None:
+def test_a_step_that_never_ran_ahead_of_an_earlier_one(builder: TraceBuilder) -> None:
     # A launch of step 1 starts before those of step 0: step 0 ends as soon as it has begun.
-    builder = TraceBuilder()
     builder.iteration(0, 0, 10)
     builder.iteration(1, 10, 20)
     _op(builder, "FP", 30, 40, at=5, name="of 0")
@@ -395,9 +389,8 @@ def test_a_step_that_never_ran_ahead_of_an_earlier_one() -> None:
     assert breakdown(trace, "iteration", skip=1).rows["iteration"].to_list() == [1]
 
 
-def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
+def test_a_skipped_step_without_any_time_of_its_own_is_skipped(builder: TraceBuilder) -> None:
     # Step 1's window is empty, and begins where that of step 2 does.
-    builder = TraceBuilder()
     for number in range(3):
         builder.iteration(number, 10 * number, 10 * number + 10)
     _op(builder, "FP", 5, 15)
@@ -407,8 +400,7 @@ def test_a_skipped_step_without_any_time_of_its_own_is_skipped() -> None:
     assert table.select("ops", "busy_ns", "iterations", "median_ns").rows() == [(2, 20, 1, 20)]
 
 
-def test_windows_that_begin_together_lose_nothing() -> None:
-    builder = TraceBuilder()
+def test_windows_that_begin_together_lose_nothing(builder: TraceBuilder) -> None:
     for number in range(40):
         builder.iteration(number, 10 * number, 10 * number + 10)
         at, early = 10 * number, 1000 - number
@@ -433,8 +425,7 @@ def test_per_iteration_statistics() -> None:
     assert table.drop(added).equals(breakdown(_iterations()).rows)
 
 
-def test_one_step_has_no_spread() -> None:
-    builder = TraceBuilder()
+def test_one_step_has_no_spread(builder: TraceBuilder) -> None:
     builder.iteration(0, 0, 10)
     _op(builder, "FP", 5, 15)
     answer = breakdown(builder.trace(), per_iteration=True)
@@ -443,9 +434,8 @@ def test_one_step_has_no_spread() -> None:
     assert answer.meta["percentiles_per"] == "step/GPU (one step, no spread)"
 
 
-def test_percentiles_are_shown_per_gpu() -> None:
+def test_percentiles_are_shown_per_gpu(builder: TraceBuilder) -> None:
     """Two GPUs are busy for 40 and 20 of each step: 60 in data, and 30 of the mean GPU."""
-    builder = TraceBuilder()
     for number in range(3):
         at = 100 * number
         builder.iteration(number, at, at + 90)
@@ -467,9 +457,8 @@ def test_percentiles_are_shown_per_gpu() -> None:
     assert table["iteration_median_ns"].to_list() == [60]
 
 
-def test_percentiles_are_of_steps_that_all_processes_have() -> None:
+def test_percentiles_are_of_steps_that_all_processes_have(builder: TraceBuilder) -> None:
     """Processes that number their steps differently have the same ones, by their order."""
-    builder = TraceBuilder()
     for process in (0, 1):
         for number in range(3):
             at = 100 * number
@@ -479,8 +468,7 @@ def test_percentiles_are_of_steps_that_all_processes_have() -> None:
     assert table.select("iterations", "median_ns", "devices").rows() == [(3, 40, 2)]
 
 
-def test_a_device_without_steps_has_no_percentiles() -> None:
-    builder = TraceBuilder()
+def test_a_device_without_steps_has_no_percentiles(builder: TraceBuilder) -> None:
     for number in range(2):
         builder.iteration(number, 100 * number, 100 * number + 90)
         builder.op("fw", at=100 * number + 1, start=100 * number + 5, end=100 * number + 25)
@@ -518,8 +506,7 @@ def test_per_iteration_and_by_iteration_exclude_each_other() -> None:
 # Edges.
 
 
-def test_ops_without_length_count() -> None:
-    builder = TraceBuilder()
+def test_ops_without_length_count(builder: TraceBuilder) -> None:
     for start in (0, 5, 10):
         _op(builder, "OTHER", start, start, kind="memset")
     _op(builder, "FP", 0, 10)
@@ -528,8 +515,7 @@ def test_ops_without_length_count() -> None:
     ]  # fmt: skip
 
 
-def test_a_window_without_length_has_no_shares() -> None:
-    builder = TraceBuilder()
+def test_a_window_without_length_has_no_shares(builder: TraceBuilder) -> None:
     _op(builder, "FP", 7, 7)
     assert breakdown(builder.trace()).rows.rows() == [("FP", 1, 0, 0, 0, None)]
     assert breakdown(builder.trace(), "device").rows.rows() == [(0, 1, 0, 0, 0, 0, None)]
@@ -547,8 +533,7 @@ def test_times_above_what_a_float_holds() -> None:
     ]  # fmt: skip
 
 
-def test_ops_that_no_launch_is_known_of() -> None:
-    builder = TraceBuilder()
+def test_ops_that_no_launch_is_known_of(builder: TraceBuilder) -> None:
     builder.iteration(0, 0, 100)
     _op(builder, "FP", 10, 20)
     builder.op("unknown", start=30, end=50)
@@ -566,10 +551,9 @@ def test_ops_that_no_launch_is_known_of() -> None:
     [("ranges", [(0, 2, 110), (1, 1, 10)]), ("structure", [(0, 1, 90), (1, 2, 30)])],
 )
 def test_a_step_begins_with_the_first_op_of_its_own_threads_step(
-    source: str, expected: list[tuple[int, int, int]]
+    source: str, expected: list[tuple[int, int, int]], builder: TraceBuilder
 ) -> None:
     """The process is in step 1 from 100 on, but the thread of GPU 1 still launches for step 0."""
-    builder = TraceBuilder()
     for number in (0, 1):
         builder.iteration(number, 100 * number, 100 * number + 100, source=source)
     for device, at, own in ((0, 10, 0), (0, 100, 1), (1, 20, 0), (1, 110, 0), (1, 130, 1)):
@@ -579,8 +563,7 @@ def test_a_step_begins_with_the_first_op_of_its_own_threads_step(
     assert second.select("iteration", "ops", "window_ns").rows() == expected
 
 
-def test_a_device_of_which_no_launch_is_known() -> None:
-    builder = TraceBuilder()
+def test_a_device_of_which_no_launch_is_known(builder: TraceBuilder) -> None:
     builder.iteration(0, 0, 100)
     builder.iteration(1, 100, 200)
     _op(builder, "FP", 10, 20)
@@ -595,8 +578,7 @@ def test_a_device_of_which_no_launch_is_known() -> None:
 
 
 @pytest.mark.parametrize("options", [{"by": "iteration"}, {"skip": 1}, {"per_iteration": True}])
-def test_a_run_without_iterations(options: dict[str, Any]) -> None:
-    builder = TraceBuilder()
+def test_a_run_without_iterations(options: dict[str, Any], builder: TraceBuilder) -> None:
     _op(builder, "FP", 10, 20)
     with pytest.raises(UsageError, match=r"no iterations.*--iteration"):
         breakdown(builder.trace(), **options)
@@ -611,8 +593,7 @@ def test_skipping_too_much_or_too_little() -> None:
         breakdown(_iterations(), skip=99)
 
 
-def test_a_run_without_gpu_work_or_stages() -> None:
-    builder = TraceBuilder()
+def test_a_run_without_gpu_work_or_stages(builder: TraceBuilder) -> None:
     builder.range(0, 10, "step 0")
     builder.iteration(0, 0, 10)
     for options in ({}, {"by": "iteration"}, {"skip": 1}, {"per_iteration": True}):
@@ -667,15 +648,13 @@ def test_rows_come_in_the_same_order_each_time(by: str) -> None:
     assert not tables[0].select(unique).is_duplicated().any()
 
 
-def test_a_window_of_one_nanosecond_is_all_of_it() -> None:
-    b = TraceBuilder()
+def test_a_window_of_one_nanosecond_is_all_of_it(b: TraceBuilder) -> None:
     b.op("gemm", start=10, end=11, stage="FP")
     assert breakdown(b.trace()).rows.filter(stage="FP")["share"].to_list() == [1.0]
 
 
-def test_what_backward_runs_again_is_told_beside_its_row() -> None:
+def test_what_backward_runs_again_is_told_beside_its_row(builder: TraceBuilder) -> None:
     """Kernels that overlap count once, as of all busy times; of two GPUs each has its own."""
-    builder = TraceBuilder()
     for device, again in ((0, [(30, 40), (35, 50)]), (1, [(20, 25)])):
         _op(builder, "FP", 0, 10, device=device)
         _op(builder, "BP", 10, 20, device=device, recomputed=False)

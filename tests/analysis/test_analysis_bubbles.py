@@ -92,8 +92,7 @@ def test_a_time_line_is_that_of_the_median_step() -> None:
         ({"kind": "collective", "stage": "FP", "name": "ncclDevKernel_AllGather"}, False),
     ],
 )
-def test_what_shows_that_it_is_a_pipeline(row: dict[str, str], told: bool) -> None:
-    b = TraceBuilder()
+def test_what_shows_that_it_is_a_pipeline(row: dict[str, str], told: bool, b: TraceBuilder) -> None:
     for device in (0, 1):
         b.iteration(0, 0, 900, thread=10 * device)
         b.op("FP", 1, thread=10 * device, device=device, start=1, end=100, stage="FP", iteration=0)
@@ -102,9 +101,10 @@ def test_what_shows_that_it_is_a_pipeline(row: dict[str, str], told: bool) -> No
 
 
 @pytest.mark.parametrize(("collective", "told"), [("all_to_all", False), ("send_recv", True)])
-def test_an_all_to_all_in_a_pass_hands_nothing_on(collective: str, told: bool) -> None:
+def test_an_all_to_all_in_a_pass_hands_nothing_on(
+    collective: str, told: bool, b: TraceBuilder
+) -> None:
     """NCCL runs both with one kernel."""
-    b = TraceBuilder()
     for device in (0, 1):
         b.iteration(0, 0, 900, thread=10 * device)
         b.op("FP", 1, thread=10 * device, device=device, start=1, end=100, stage="FP", iteration=0)
@@ -114,9 +114,10 @@ def test_an_all_to_all_in_a_pass_hands_nothing_on(collective: str, told: bool) -
 
 
 @pytest.mark.parametrize(("ranks", "told"), [(2, True), (3, False)])
-def test_sends_of_more_than_two_at_once_hand_nothing_on(ranks: int, told: bool) -> None:
+def test_sends_of_more_than_two_at_once_hand_nothing_on(
+    ranks: int, told: bool, b: TraceBuilder
+) -> None:
     """Experts are on all GPUs: each sends to all others, in a kernel that names no collective."""
-    b = TraceBuilder()
     for device in range(ranks):
         place: dict[str, Any] = {"thread": 10 * device, "device": device, "iteration": 0}
         b.iteration(0, 0, 3_000, thread=10 * device)

@@ -169,8 +169,9 @@ def test_numbers_per_step_are_one_in_all_commands_and_sums_hold_cold_steps() -> 
 
 
 @pytest.mark.parametrize("first", [0, 100])
-def test_idle_time_of_a_step_is_that_of_processes_that_number_steps_apart(first: int) -> None:
-    b = TraceBuilder()
+def test_idle_time_of_a_step_is_that_of_processes_that_number_steps_apart(
+    first: int, b: TraceBuilder
+) -> None:
     for process in range(2):
         at, row = 0, {"thread": 10 * process, "device": process}
         for step in range(first * process, first * process + 10):
@@ -185,9 +186,10 @@ def test_idle_time_of_a_step_is_that_of_processes_that_number_steps_apart(first:
     assert answer.rows["step_ns"].sum() == pytest.approx(4_560 / 9)
 
 
-def test_cold_steps_of_a_shared_gpu_hold_the_work_of_others_which_is_not_idle_time() -> None:
+def test_cold_steps_of_a_shared_gpu_hold_the_work_of_others_which_is_not_idle_time(
+    b: TraceBuilder,
+) -> None:
     """A GPU is idle for 1 us; each of its two processes is without work for half of its steps."""
-    b = TraceBuilder()
     for thread in (0, 10):
         for step, (begin, end) in enumerate(pairwise([0, 9_000, *range(10_000, 20_000, 1_000)])):
             half = (end - begin) // 2

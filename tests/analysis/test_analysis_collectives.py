@@ -52,6 +52,11 @@ class Builder(TraceBuilder):
         self.kernel(collective, start, end, process)
 
 
+@pytest.fixture
+def b() -> Builder:
+    return Builder()
+
+
 def _text(communicator: int | None, more: dict[str, Any]) -> str:
     return json.dumps({"NCCL communicator ID": communicator} | more)
 
@@ -109,9 +114,8 @@ class TestSizes:
         ],
     )
     def test_a_payload_counts_as_nccl_tests_count(
-        self, name: str, collective: str, kernel: str, expected: int
+        self, name: str, collective: str, kernel: str, expected: int, b: Builder
     ) -> None:
-        b = Builder()
         b.init(2, 4, process=0)
         b.collective(name, kernel, 10, 50, 100)
         columns = ("collective", "message_bytes", "bytes", "bytes_source", "communicator", "rank",
@@ -120,32 +124,27 @@ class TestSizes:
             (collective, 100, expected, "payload", NAME, 2, 4, 1)
         ]  # fmt: skip
 
-    def test_without_the_number_of_ranks_a_part_is_not_the_whole(self) -> None:
-        b = Builder()
+    def test_without_the_number_of_ranks_a_part_is_not_the_whole(self, b: Builder) -> None:
         b.collective("ncclAllGather", "all_gather", 10, 50, 100)
         assert rows(b.trace(), "message_bytes", "bytes", "bytes_source") == [(100, None, None)]
 
-    def test_a_size_that_no_number_holds_is_unknown(self) -> None:
-        b = Builder()
+    def test_a_size_that_no_number_holds_is_unknown(self, b: Builder) -> None:
         b.init(2, 4, process=0)
         b.collective("ncclAllGather", "all_gather", 10, 50, 1 << 62)
         assert rows(b.trace(), "bytes") == [None]
 
-    def test_a_communicator_without_id_is_the_only_one_of_its_process(self) -> None:
-        b = Builder()
+    def test_a_communicator_without_id_is_the_only_one_of_its_process(self, b: Builder) -> None:
         b.init(2, 4, None, process=0)
         b.collective("ncclAllGather", "all_gather", 10, 50, 100, communicator=None)
         assert rows(b.trace(), "bytes", "rank", "ranks", "communicator") == [(400, 2, 4, None)]
         b.init(1, 2, None, process=0)
         assert rows(b.trace(), "bytes", "rank", "ranks") == [(None, None, None)]
 
-    def test_a_kernel_of_another_kind_than_its_call_has_no_size(self) -> None:
-        b = Builder()
+    def test_a_kernel_of_another_kind_than_its_call_has_no_size(self, b: Builder) -> None:
         b.collective("ncclAllGather", "all_reduce", 10, 50, 100)
         assert rows(b.trace(), "collective", "bytes", "api_calls") == [("all_reduce", None, 1)]
 
-    def test_grouped_calls_add_up(self) -> None:
-        b = Builder()
+    def test_grouped_calls_add_up(self, b: Builder) -> None:
         b.nccl(0, "ncclGroupStart", None, 0, last=1)
         for at, size in ((2, 100), (8, 20)):
             b.nccl(at, "ncclAllReduce", _text(ID, {"Message size [bytes]": size}), 0)
@@ -153,8 +152,7 @@ class TestSizes:
         b.kernel("all_reduce", 27, 60)
         assert rows(b.trace(), "bytes", "api_calls") == [(120, 2)]
 
-    def test_a_group_of_unlike_calls_has_no_size(self) -> None:
-        b = Builder()
+    def test_a_group_of_unlike_calls_has_no_size(self, b: Builder) -> None:
         b.nccl(0, "ncclGroupStart", None, 0, last=1)
         for at, name in ((2, "ncclAllReduce"), (8, "ncclAllGather")):
             b.nccl(at, name, _text(ID, {"Message size [bytes]": 8}), 0)
@@ -162,8 +160,7 @@ class TestSizes:
         b.kernel("unknown", 27, 60)
         assert rows(b.trace(), "collective", "bytes", "api_calls") == [("unknown", None, 2)]
 
-    def test_one_call_without_payload_makes_a_sum_unknown(self) -> None:
-        b = Builder()
+    def test_one_call_without_payload_makes_a_sum_unknown(self, b: Builder) -> None:
         b.nccl(0, "ncclGroupStart", None, 0, last=1)
         b.nccl(2, "ncclAllReduce", _text(ID, {"Message size [bytes]": 8}), 0)
         b.nccl(8, "ncclAllReduce", None, 0)
@@ -179,8 +176,7 @@ class TestSizes:
         b.nccl(at + 20, "ncclGroupEnd", None, 0, last=30)
         b.kernel("send_recv", at + 27, at + 60)
 
-    def test_sends_and_receives_count_by_themselves(self) -> None:
-        b = Builder()
+    def test_sends_and_receives_count_by_themselves(self, b: Builder) -> None:
         self.messages(b, ("ncclSend", 100, 1), ("ncclSend", 30, 2), ("ncclRecv", 7, 1))
         self.messages(b, ("ncclRecv", 9, 1), at=200)
         columns = ("collective", "sent_bytes", "received_bytes", "bytes", "api_calls")
@@ -192,9 +188,8 @@ class TestSizes:
         ("name", "sent", "received"), [("ncclRecv", 0, None), ("ncclSend", None, 0)]
     )
     def test_a_message_of_unknown_size_is_not_one_of_no_bytes(
-        self, name: str, sent: int | None, received: int | None
+        self, name: str, sent: int | None, received: int | None, b: Builder
     ) -> None:
-        b = Builder()
         b.nccl(0, "ncclGroupStart", None, 0, last=1)
         b.nccl(2, name, None, 0, last=1)
         b.nccl(20, "ncclGroupEnd", None, 0, last=30)
@@ -202,8 +197,7 @@ class TestSizes:
         columns = ("sent_bytes", "received_bytes", "message_bytes", "bytes", "bytes_source")
         assert rows(b.trace(), *columns) == [(sent, received, None, None, None)]
 
-    def test_an_all_to_all_of_sends_is_known_by_its_range(self) -> None:
-        b = Builder()
+    def test_an_all_to_all_of_sends_is_known_by_its_range(self, b: Builder) -> None:
         b.init(0, 2)
         b.range(0, 100, "nccl:all_to_all")
         b.range(200, 300, "nccl:all_to_all")
@@ -216,8 +210,7 @@ class TestSizes:
             ("all_to_all", 100, 100, 100), ("all_to_all", 50, 50, None), ("send_recv", 50, 50, 50),
         ]  # fmt: skip
 
-    def test_sizes_of_the_user_fill_what_is_unknown(self) -> None:
-        b = Builder()
+    def test_sizes_of_the_user_fill_what_is_unknown(self, b: Builder) -> None:
         b.collective("ncclAllReduce", "all_reduce", 10, 50, 100)
         b.collective("ncclAllReduce", "all_reduce", 60, 90)
         b.collective("ncclBroadcast", "broadcast", 100, 120)
@@ -230,8 +223,7 @@ class TestSizes:
         with pytest.raises(UsageError):
             collective_calls(Builder().trace(), sizes=sizes)
 
-    def test_names_say_nothing_of_algorithm_and_protocol(self) -> None:
-        b = Builder()
+    def test_names_say_nothing_of_algorithm_and_protocol(self, b: Builder) -> None:
         b.kernel("all_reduce", 10, 50)
         b.rows["ops"][-1]["name"] = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
         assert rows(b.trace(), "bytes", "algorithm", "protocol") == [(None, None, None)]
@@ -270,16 +262,14 @@ class TestLog:
         assert warning.startswith("the NCCL log has 1 all_reduce calls of process 0 and the "
                                   "trace 2")  # fmt: skip
 
-    def test_a_payload_comes_before_the_log(self) -> None:
-        b = Builder()
+    def test_a_payload_comes_before_the_log(self, b: Builder) -> None:
         b.collective("ncclAllReduce", "all_reduce", 10, 50, 100)
         b.collective("ncclAllReduce", "all_reduce", 60, 90)
         given = log(calls=[logged("all_reduce", 1), logged("all_reduce", 2)])
         found = rows(b.trace(), "bytes", "bytes_source", log=given)
         assert found == [(100, "payload"), (2, "log")]
 
-    def test_sends_and_receives_are_told_apart(self) -> None:
-        b = Builder()
+    def test_sends_and_receives_are_told_apart(self, b: Builder) -> None:
         b.nccl(0, "ncclGroupStart", None, 0, last=1)
         b.nccl(2, "ncclSend", None, 0)
         b.nccl(8, "ncclRecv", None, 0)
@@ -290,8 +280,7 @@ class TestLog:
         found = rows(b.trace(), "sent_bytes", "received_bytes", log=log(calls=calls))
         assert found == [(4, 3)]
 
-    def test_ranks_of_the_log_make_parts_whole(self) -> None:
-        b = Builder()
+    def test_ranks_of_the_log_make_parts_whole(self, b: Builder) -> None:
         b.collective("ncclAllGather", "all_gather", 10, 50, 100, communicator=None)
         ranks = [{"communicator": NAME, "host": "h", "pid": 100, "rank": 1, "ranks": 8}]
         found = rows(b.trace(), "bytes", "rank", "ranks", "communicator", log=log(ranks=ranks))
@@ -303,9 +292,8 @@ class TestLog:
          ("2.20.5", 100, None), (None, 400, None)],
     )  # fmt: skip
     def test_choices_go_by_the_size_that_the_version_prints(
-        self, version: str | None, size: int, expected: str | None
+        self, version: str | None, size: int, expected: str | None, b: Builder
     ) -> None:
-        b = Builder()
         b.init(0, 4)
         b.collective("ncclAllGather", "all_gather", 10, 50, 100)
         ranks = [{"communicator": NAME, "host": "h", "pid": 100, "rank": 0, "ranks": 4}]
@@ -315,8 +303,7 @@ class TestLog:
         assert rows(b.trace(), "algorithm", log=given) == [expected]
 
     @pytest.mark.parametrize("named", [True, False])
-    def test_an_ambiguous_choice_is_none(self, named: bool) -> None:
-        b = Builder()
+    def test_an_ambiguous_choice_is_none(self, named: bool, b: Builder) -> None:
         b.collective("ncclAllReduce", "all_reduce", 10, 50, 100)
         b.collective("ncclAllReduce", "all_reduce", 60, 90, 200)
         b.collective("ncclBroadcast", "broadcast", 100, 150, 300)
@@ -416,9 +403,8 @@ class TestMpi:
 
 
 class TestCosts:
-    def test_bandwidth_as_worked_out_by_hand(self) -> None:
+    def test_bandwidth_as_worked_out_by_hand(self, b: Builder) -> None:
         # 256 MiB reduced by 16 ranks in 0.1 s.
-        b = Builder()
         for rank in range(16):
             b.init(rank, 16)
             b.collective("ncclAllReduce", "all_reduce", 1000 + rank, 100_001_000, 256 * MIB, rank)
@@ -431,8 +417,7 @@ class TestCosts:
         assert (found["communicator"], found["bytes"]) == (NAME, 256 * MIB)
         assert found["evidence"] == "measured"
 
-    def test_waiting_and_skew_as_worked_out_by_hand(self) -> None:
-        b = Builder()
+    def test_waiting_and_skew_as_worked_out_by_hand(self, b: Builder) -> None:
         b.kernel("all_reduce", 100, 180, 0)
         b.kernel("all_reduce", 130, 182, 1)
         found = one(b.trace())
@@ -441,14 +426,12 @@ class TestCosts:
         assert (found["straggler_device"], found["straggler_share"]) == (1, 1.0)
         assert found["basis"] == "span of 2 participants, taken as all ranks"
 
-    def test_waiting_is_the_median_of_participants(self) -> None:
-        b = Builder()
+    def test_waiting_is_the_median_of_participants(self, b: Builder) -> None:
         for device, (start, end) in enumerate(((100, 180), (130, 182), (110, 182))):
             b.kernel("all_reduce", start, end, device)
         assert one(b.trace())["wait_ns"] == 20  # of 28, 0 and 20
 
-    def test_one_participant_says_so(self) -> None:
-        b = Builder()
+    def test_one_participant_says_so(self, b: Builder) -> None:
         b.init(0, 4)
         b.collective("ncclAllReduce", "all_reduce", 10, 110, 1000)
         found = one(b.trace())
@@ -458,14 +441,12 @@ class TestCosts:
         for name in ("transfer_ns", "wait_ns", "skew_ns", "straggler_device", "straggler_share"):
             assert found[name] is None
 
-    def test_a_run_of_one_gpu_does_not_tell_how_many_ranks_there_are(self) -> None:
-        b = Builder()
+    def test_a_run_of_one_gpu_does_not_tell_how_many_ranks_there_are(self, b: Builder) -> None:
         b.kernel("all_reduce", 10, 110)
         found = collectives(b.trace(), sizes={"all_reduce": 1000}).rows.row(0, named=True)
         assert (found["algorithm_bandwidth_gb_s"], found["bus_bandwidth_gb_s"]) == (10.0, None)
 
-    def test_some_ranks_of_more(self) -> None:
-        b = Builder()
+    def test_some_ranks_of_more(self, b: Builder) -> None:
         for rank in range(2):
             b.init(rank, 8)
             b.collective("ncclAllReduce", "all_reduce", 10, 110, 1000, rank)
@@ -473,8 +454,7 @@ class TestCosts:
         assert found["basis"] == "span of 2 of 8 ranks"
         assert found["bus_bandwidth_gb_s"] == 10 * 2 * 7 / 8
 
-    def test_a_number_of_ranks_is_not_taken_from_a_part_of_the_run(self) -> None:
-        b = Builder()
+    def test_a_number_of_ranks_is_not_taken_from_a_part_of_the_run(self, b: Builder) -> None:
         for process in range(2):
             b.kernel("all_reduce", 10 + 20 * process, 110, process)
         b.kernel("all_gather", 10, 110, 2)
@@ -484,8 +464,7 @@ class TestCosts:
         assert (reduced["algorithm_bandwidth_gb_s"], reduced["bus_bandwidth_gb_s"]) == (10.0, None)
         assert (reduced["bytes_source"], reduced["evidence"]) == ("user", "modelled")
 
-    def test_unmatched_ones_at_the_edges_do_not_change_times(self) -> None:
-        b = Builder()
+    def test_unmatched_ones_at_the_edges_do_not_change_times(self, b: Builder) -> None:
         b.kernel("all_reduce", 10, 5000, 0)
         for at in (10_000, 20_000):
             b.kernel("all_reduce", at, at + 100, 0)
@@ -493,8 +472,7 @@ class TestCosts:
         found = one(b.trace())
         assert (found["count"], found["duration_max_ns"], found["participants"]) == (3, 100, 2)
 
-    def test_the_straggler_is_the_one_that_most_often_starts_last_alone(self) -> None:
-        b = Builder()
+    def test_the_straggler_is_the_one_that_most_often_starts_last_alone(self, b: Builder) -> None:
         for turn, late in enumerate(((1,), (2,), (1,), (0, 2), (0, 2))):
             for process in range(3):
                 at = 1000 * turn + 100 + 50 * (process in late)
@@ -502,15 +480,13 @@ class TestCosts:
         found = one(b.trace())
         assert (found["straggler_device"], found["straggler_share"]) == (1, 0.4)
 
-    def test_sizes_are_rows_of_their_own(self) -> None:
-        b = Builder()
+    def test_sizes_are_rows_of_their_own(self, b: Builder) -> None:
         for at, size in ((10, 100), (60, 200), (110, 100), (160, None)):
             b.collective("ncclAllReduce", "all_reduce", at, at + 20, size)
         found = collectives(b.trace(), by="collective,bytes").rows.select("bytes", "count").rows()
         assert found == [(100, 2), (200, 1), (None, 1)]
 
-    def test_many_sizes_are_classes(self) -> None:
-        b = Builder()
+    def test_many_sizes_are_classes(self, b: Builder) -> None:
         for turn in range(20):
             b.collective(
                 "ncclAllReduce", "all_reduce", 100 * turn + 10, 100 * turn + 30, 1000 + 2 * turn
@@ -519,8 +495,7 @@ class TestCosts:
         assert found == [(1012, 12), (1032, 8)]  # to 1023, and from 1024 on
 
     @pytest.mark.parametrize("by", ["stage", "iteration", "library", ("collective", "stage")])
-    def test_other_keys(self, by: Any) -> None:
-        b = Builder()
+    def test_other_keys(self, by: Any, b: Builder) -> None:
         b.kernel("all_reduce", 10, 30, stage="WU", iteration=3)
         b.kernel("all_reduce", 40, 60, stage="WU", iteration=3)
         found = one(b.trace(), by=by)
@@ -533,8 +508,7 @@ class TestCosts:
         with pytest.raises(UsageError):
             collectives(Builder().trace(), by=by)
 
-    def test_hosts_with_clocks_of_their_own(self) -> None:
-        b = Builder()
+    def test_hosts_with_clocks_of_their_own(self, b: Builder) -> None:
         text = {"commHash": NAME, "count": 1000, "dataType": "int8", "seqNumber": 4}
         for rank, (at, length) in enumerate(((100, 50), (9000, 20))):
             b.init(rank, 2)
@@ -551,9 +525,10 @@ class TestCosts:
         assert (found["skew_ns"], found["straggler_device"]) == (None, None)
 
     @pytest.mark.parametrize("made", [True, False])
-    def test_a_broadcast_that_spans_clocks_is_one_without_skew(self, *, made: bool) -> None:
+    def test_a_broadcast_that_spans_clocks_is_one_without_skew(
+        self, b: Builder, *, made: bool
+    ) -> None:
         """The n-th of a communicator that was made while recorded is the n-th on any clock."""
-        b = Builder()
         for rank, first in enumerate((100, 70_000)):
             if made:
                 b.init(rank, 2)
@@ -577,8 +552,7 @@ class TestCosts:
         assert one(b.attributed())["collective"] == "all_to_all"
 
 
-def test_what_is_missing_is_said() -> None:
-    b = Builder()
+def test_what_is_missing_is_said(b: Builder) -> None:
     b.collective("ncclAllReduce", "all_reduce", 10, 50, 100)
     meta = collectives(b.trace()).meta
     assert meta["sized"] == {"payload": 1}

@@ -82,8 +82,7 @@ class TestRecorders:
             ),
         ],
     )
-    def test_of_one(self, recorded: str, hint: str) -> None:
-        builder = TraceBuilder()
+    def test_of_one(self, recorded: str, hint: str, builder: TraceBuilder) -> None:
         builder.op("gemm")
         trace = with_rows(builder.trace(), reports=[report(0, recorded)])
         assert told(trace)[None, "launching calls"] == ("no", "known of 0.0 % of the ops", hint)
@@ -109,8 +108,7 @@ class TestRecorders:
 
 
 class TestDegrees:
-    def test_shares(self) -> None:
-        builder = TraceBuilder()
+    def test_shares(self, builder: TraceBuilder) -> None:
         builder.iteration(0, 0, 50)
         builder.op("gemm", 5, start=10, end=40, stage="FP", stage_source="nvtx", call=0)
         builder.op("other", start=40, end=70)
@@ -125,30 +123,28 @@ class TestDegrees:
         ("known", "said"),
         [(9995, ">99.9 %"), (9994, "99.9 %"), (10000, "100.0 %"), (1, "0.0 %")],
     )
-    def test_what_is_not_quite_all_does_not_read_as_all(self, known: int, said: str) -> None:
-        builder = TraceBuilder()
+    def test_what_is_not_quite_all_does_not_read_as_all(
+        self, known: int, said: str, builder: TraceBuilder
+    ) -> None:
         builder.op("known", 0, start=0, end=known, stage="FP", stage_source="nvtx")
         builder.op("unknown", 0, start=known, end=10000)
         available, found, _ = told(builder.trace())["breakdown", "time by stage"]
         assert found == f"known of {said} of GPU busy time"
         assert available == ("yes" if known >= 9995 else "partly")
 
-    def test_stages_on_the_host_where_there_is_no_gpu_work(self) -> None:
-        builder = TraceBuilder()
+    def test_stages_on_the_host_where_there_is_no_gpu_work(self, builder: TraceBuilder) -> None:
         builder.range(0, 9, "forward", stage="FP")
         row = told(builder.trace())["breakdown", "time by stage"]
         assert row[:2] == ("partly", "of ranges on the host: no GPU work was recorded")
 
-    def test_the_least_of_two_needs_counts(self) -> None:
-        builder = TraceBuilder()
+    def test_the_least_of_two_needs_counts(self, builder: TraceBuilder) -> None:
         builder.range(0, 9, "forward")
         builder.op("gemm")
         available, found, hint = told(builder.trace())["breakdown", "time by range"]
         assert (available, found) == ("no", "1 ranges, known of 0.0 % of the ops")
         assert "NVTX ranges in the program" not in str(hint)
 
-    def test_what_did_not_run_is_not_missing(self) -> None:
-        builder = TraceBuilder()
+    def test_what_did_not_run_is_not_missing(self, builder: TraceBuilder) -> None:
         builder.op("gemm", 5)
         rows = told(builder.trace())
         assert rows["collectives", "time by operation"] == ("none", "no collectives ran", None)
@@ -158,8 +154,7 @@ class TestDegrees:
         )  # fmt: skip
 
     @pytest.mark.parametrize("kind", ["p2p", "staged"])
-    def test_copies_between_gpus(self, kind: str) -> None:
-        builder = TraceBuilder()
+    def test_copies_between_gpus(self, kind: str, builder: TraceBuilder) -> None:
         builder.op("copy", 5, kind=kind)
         row = told(builder.trace())["links", "bytes of copies between GPUs"]
         assert row == ("yes", "1 copies between GPUs", None)
@@ -236,8 +231,7 @@ class TestMachines:
         assert row == ("yes", "1 of 1 named (device_table)", None)
 
 
-def test_ranks_and_nodes() -> None:
-    builder = TraceBuilder()
+def test_ranks_and_nodes(builder: TraceBuilder) -> None:
     builder.op("gemm", 5)
     trace = with_rows(builder.trace(), reports=[report(0, "nsys SQLite", rank=3, host="n1")])
     rows = told(trace)
@@ -270,8 +264,7 @@ def test_what_the_reports_hold() -> None:
     assert rows[None, "memory"] == ("partly", "5 rows: where time goes", "nvprof")
 
 
-def test_only_what_is_a_pipeline_is_asked_for_its_bubbles() -> None:
-    builder = TraceBuilder()
+def test_only_what_is_a_pipeline_is_asked_for_its_bubbles(builder: TraceBuilder) -> None:
     builder.range(0, 9, "forward", stage="FP")
     builder.op("gemm", 1, stage="FP")
     available, found, _ = told(builder.trace())["bubbles", "bubbles of a pipeline"]
@@ -282,8 +275,7 @@ def test_only_what_is_a_pipeline_is_asked_for_its_bubbles() -> None:
     assert told(builder.trace())["bubbles", "bubbles of a pipeline"][0] == "yes"
 
 
-def test_sizes_of_operators_are_what_flops_take() -> None:
-    builder = TraceBuilder()
+def test_sizes_of_operators_are_what_flops_take(builder: TraceBuilder) -> None:
     builder.range(0, 9, "aten::mm, seq = 1, sizes = [[2, 3], [3, 4]]")
     builder.range(10, 19, "aten::mm, seq = 2")
     available, found, hint = told(builder.trace())["flops, roofline", "what operators compute"]

@@ -133,8 +133,7 @@ def test_a_convolution_along_one_dimension() -> None:
     assert found["flops"] == 2 * 8 * 6 * 3 * 5 * 16
 
 
-def test_one_operator_of_a_nest_counts() -> None:
-    b = TraceBuilder()
+def test_one_operator_of_a_nest_counts(b: TraceBuilder) -> None:
     dims = kineto(CONV, ["", "", "", "[1, 1]", "[0, 0]", "[1, 1]", "1"])
     b.range(0, 100, "aten::conv2d, seq = 1", payload=dims)
     b.range(10, 90, "aten::convolution, seq = 1", payload=kineto(CONV))
@@ -147,8 +146,7 @@ def test_one_operator_of_a_nest_counts() -> None:
     assert row["achieved_flops_s"] == pytest.approx(2 * 8 * 450 * 256 / 25e-9)
 
 
-def test_of_operators_that_begin_together_the_longer_one_is_around() -> None:
-    b = TraceBuilder()
+def test_of_operators_that_begin_together_the_longer_one_is_around(b: TraceBuilder) -> None:
     b.range(0, 40, nvtx("mm", [2, 3], [3, 4]))
     b.range(0, 100, nvtx("linear", [5, 3], [4, 3], [4]))
     b.op(GEMM, at=15)
@@ -156,8 +154,7 @@ def test_of_operators_that_begin_together_the_longer_one_is_around() -> None:
     assert found.select("operator", "flops").rows() == [("linear", 120)]
 
 
-def test_by_layer() -> None:
-    b = TraceBuilder()
+def test_by_layer(b: TraceBuilder) -> None:
     b.range(0, 90, "encoder, seq = 1")
     b.range(10, 80, nvtx("mm", [2, 3], [3, 4]))
     b.op(GEMM, at=15)
@@ -165,8 +162,7 @@ def test_by_layer() -> None:
     assert (rows.columns[0], rows["flops"].to_list()) == ("layer", [48])
 
 
-def test_an_inner_operator_counts_where_the_outer_one_is_not_known() -> None:
-    b = TraceBuilder()
+def test_an_inner_operator_counts_where_the_outer_one_is_not_known(b: TraceBuilder) -> None:
     b.range(0, 100, "aten::matmul, seq = 1")
     b.range(10, 40, nvtx("mm", [2, 3], [3, 4]))
     b.op(GEMM, at=15)
@@ -234,8 +230,7 @@ def test_a_convolution_that_may_be_transposed() -> None:
     ]
 
 
-def test_numbers_that_two_convolutions_show_tell_nothing() -> None:
-    b = TraceBuilder()
+def test_numbers_that_two_convolutions_show_tell_nothing(b: TraceBuilder) -> None:
     for start in (0, 100):
         b.range(start, start + 50, nvtx("conv2d", *CONV, seq=12))
         b.op(GEMM, at=start + 10)
@@ -246,8 +241,7 @@ def test_numbers_that_two_convolutions_show_tell_nothing() -> None:
     assert found.select("operators", "unknown", "flops").rows() == [(2, 2, None)]
 
 
-def test_backward_matrices_cost_what_the_forward_one_did() -> None:
-    b = TraceBuilder()
+def test_backward_matrices_cost_what_the_forward_one_did(b: TraceBuilder) -> None:
     b.range(0, 100, nvtx("linear", [5, 3], [4, 3], [4]))
     b.range(10, 90, "aten::addmm, seq = 7")
     b.op(GEMM, at=20)
@@ -334,31 +328,27 @@ def test_kernels_that_multiply_without_an_operator_make_it_unknown() -> None:
     assert "kernels without an operator (1)" in answer.meta["mfu_unknown"]
 
 
-def test_a_run_without_sizes_says_what_to_record() -> None:
-    b = TraceBuilder()
+def test_a_run_without_sizes_says_what_to_record(b: TraceBuilder) -> None:
     b.range(0, 100, "aten::mm, seq = 3")
     b.op(GEMM, at=10)
     assert "record_shapes=True" in flops(b.trace()).warnings[0]
 
 
-def test_operators_of_the_cpu_are_none_of_a_gpu() -> None:
-    b = TraceBuilder()
+def test_operators_of_the_cpu_are_none_of_a_gpu(b: TraceBuilder) -> None:
     b.range(0, 100, nvtx("mm", [2, 3], [3, 4]))
     b.op(GEMM, at=200)
     assert flops(b.trace()).rows["operator"].to_list() == [None]
 
 
-def test_types_tell_the_precision_where_kernels_do_not() -> None:
-    b = TraceBuilder()
+def test_types_tell_the_precision_where_kernels_do_not(b: TraceBuilder) -> None:
     for start, dtype in ((0, "c10::Half"), (100, "float")):
         b.range(start, start + 50, "aten::mm", payload=kineto([[2, 3], [3, 4]], dtype=dtype))
         b.op("mystery", at=start + 10)
     assert set(flops(b.trace(), "precision").rows["precision"]) == {"fp16", None}
 
 
-def test_what_only_moves_says_nothing_of_the_precision() -> None:
+def test_what_only_moves_says_nothing_of_the_precision(b: TraceBuilder) -> None:
     """AMD's transposes are named after halves, whatever two bytes they move."""
-    b = TraceBuilder()
     b.range(0, 50, "aten::mm", payload=kineto([[2, 3], [3, 4]], dtype="c10::BFloat16"))
     b.op("batched_transpose_16x32_half", at=10)
     b.op("kernel_gemm_xdl_cshuffle", at=20)
@@ -540,8 +530,9 @@ def test_what_a_backward_pass_runs_again(
 
 
 @pytest.mark.parametrize(("first", "expected"), [(NUMBERED, None), (MM, 0)])
-def test_a_graph_of_one_process_says_nothing_of_another(first: str, expected: float | None) -> None:
-    b = TraceBuilder()
+def test_a_graph_of_one_process_says_nothing_of_another(
+    first: str, expected: float | None, b: TraceBuilder
+) -> None:
     checkpointed(first, "aten::threshold_backward, seq = 12", b=b, process=2)
     checkpointed(NUMBERED, MM, b=b)
     rows = flops(b.trace(), by="operator").rows.filter(operator="mm")
@@ -570,8 +561,7 @@ def test_what_is_not_known_to_be_recomputed_leaves_hfu_alone() -> None:
         ("rocprofv3 JSON", "rocprofv3 records none"),
     ],
 )
-def test_how_to_record_sizes_is_of_the_recorder(kind: str, told: str) -> None:
-    b = TraceBuilder()
+def test_how_to_record_sizes_is_of_the_recorder(kind: str, told: str, b: TraceBuilder) -> None:
     b.op("ampere_sgemm_128x64_tn", 0, start=10, end=20)
     reports = pl.DataFrame([{"report": 0, "file": "a", "size": 1, "format": kind}])
     trace = b.trace().with_tables({"reports": TABLES["reports"].conform(reports)})

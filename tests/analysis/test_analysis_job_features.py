@@ -62,8 +62,7 @@ def test_one_rank_of_a_job_does_not_tell_how_many_there_are() -> None:
     assert (found["architecture"], found["workers"], found["weight_bytes"]) == (None, None, None)
 
 
-def test_a_run_without_steps_or_work_has_no_features() -> None:
-    b = TraceBuilder()
+def test_a_run_without_steps_or_work_has_no_features(b: TraceBuilder) -> None:
     b.range(0, 100, "forward")
     with pytest.raises(MissingDataError, match="no GPU work"):
         job_features(b.attributed(), {}, "run")
@@ -76,8 +75,9 @@ def test_a_run_without_steps_or_work_has_no_features() -> None:
     ("hosts", "architecture"),
     [(["a", "a"], "AllReduce-Local"), (["a", "b"], "AllReduce-Cluster"), (["a", None], None)],
 )
-def test_hosts_tell_the_architecture(hosts: list[str | None], architecture: str | None) -> None:
-    b = TraceBuilder()
+def test_hosts_tell_the_architecture(
+    hosts: list[str | None], architecture: str | None, b: TraceBuilder
+) -> None:
     for device in range(2):
         b.op("gemm", 10, device=device, thread=10 * device)
     reports = pl.DataFrame({"report": [0, 1], "file": "", "format": "", "size": 0, "host": hosts})

@@ -210,9 +210,8 @@ class TestTraces:
         )
         assert latency(trace).rows["count"].to_list() == [1]
 
-    def test_calls_that_are_ranges(self) -> None:
+    def test_calls_that_are_ranges(self, b: TraceBuilder) -> None:
         """nsys before 2023.4 keeps MPI's calls as ranges, without sizes."""
-        b = TraceBuilder()
         b.range(0, 10, "MPI_Send", domain="MPI")
         b.range(20, 50, "MPI_Allreduce", domain="MPI")
         trace = b.trace()
@@ -224,8 +223,7 @@ class TestTraces:
         assert (meta["unsized"], meta["unmatched"]) == (2, 1)
         assert len(meta["missing"]) == 2
 
-    def test_nccl_kernels(self) -> None:
-        b = TraceBuilder()
+    def test_nccl_kernels(self, b: TraceBuilder) -> None:
         b.op("nccl", start=0, end=100, kind="collective", collective="all_reduce")
         b.op("nccl", start=10, end=100, thread=10, device=1, kind="collective",
              collective="all_reduce")  # fmt: skip

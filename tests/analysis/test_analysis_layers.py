@@ -97,8 +97,7 @@ def test_a_window_of_one_nanosecond_has_shares() -> None:
     assert breakdown(b.attributed(), "layer").rows["share"].to_list() == [1.0]
 
 
-def test_where_layers_are_not_known_it_is_said_why() -> None:
-    builder = TraceBuilder()
+def test_where_layers_are_not_known_it_is_said_why(builder: TraceBuilder) -> None:
     for begin, name in ((0, "forward"), (20, "backward"), (40, "optimizer")):
         builder.range(begin, begin + 18, name)
         builder.op(name, begin + 10, start=begin + 11, end=begin + 15)
@@ -138,8 +137,7 @@ def test_iterations_that_are_skipped_are_left_out() -> None:
     )  # fmt: skip
 
 
-def test_layers_of_several_passes_say_which() -> None:
-    builder = TraceBuilder()
+def test_layers_of_several_passes_say_which(builder: TraceBuilder) -> None:
     builder.range(0, 30, "forward")
     _forward(builder, 5, "aten::mul", 0)
     builder.range(40, 70, "loss")
@@ -152,9 +150,8 @@ def test_layers_of_several_passes_say_which() -> None:
     assert names == ["forward > aten::mul 1", "loss > aten::mul 1", "aten::mean 1"]
 
 
-def test_the_number_is_of_the_last_operator_that_shows_it() -> None:
+def test_the_number_is_of_the_last_operator_that_shows_it(builder: TraceBuilder) -> None:
     """PyTorch shows the number that is next on what needs no gradient, and on what is composed."""
-    builder = TraceBuilder()
     builder.range(0, 90, "forward")
     builder.range(5, 15, "norm")
     _forward(builder, 6, "aten::add_", 7)
@@ -168,8 +165,7 @@ def test_the_number_is_of_the_last_operator_that_shows_it() -> None:
     ]  # fmt: skip
 
 
-def test_qualified_names_are_operators_and_ranges_of_libraries_too() -> None:
-    builder = TraceBuilder()
+def test_qualified_names_are_operators_and_ranges_of_libraries_too(builder: TraceBuilder) -> None:
     builder.range(0, 90, "forward")
     builder.range(5, 30, "FSDP::pre_forward (block 0)")
     builder.range(6, 20, "gather")
@@ -180,9 +176,8 @@ def test_qualified_names_are_operators_and_ranges_of_libraries_too() -> None:
     assert [row[0] for row in _rows(builder.attributed())] == ["gather", "conv"]
 
 
-def test_a_range_inside_of_an_operator_is_no_layer() -> None:
+def test_a_range_inside_of_an_operator_is_no_layer(builder: TraceBuilder) -> None:
     """Else its forward pass were one layer, and its backward pass, joined by number, another."""
-    builder = TraceBuilder()
     builder.range(0, 90, "forward")
     builder.range(5, 60, "block 3")
     _forward(builder, 10, "aten::mm", 1)
@@ -197,8 +192,7 @@ def test_a_range_inside_of_an_operator_is_no_layer() -> None:
     ]  # fmt: skip
 
 
-def test_a_number_of_another_process_is_another_one() -> None:
-    builder = TraceBuilder()
+def test_a_number_of_another_process_is_another_one(builder: TraceBuilder) -> None:
     for process in (0, 10):
         builder.range(0, 50, "forward", thread=process)
         builder.range(5, 30, f"layer {process}", thread=process)
@@ -211,8 +205,9 @@ def test_a_number_of_another_process_is_another_one() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_recomputed_in_backward_belongs_to_the_layer_that_is_differentiated() -> None:
-    builder = TraceBuilder()
+def test_what_is_recomputed_in_backward_belongs_to_the_layer_that_is_differentiated(
+    builder: TraceBuilder,
+) -> None:
     builder.range(0, 50, "forward")
     builder.range(5, 40, "block 3")
     _forward(builder, 10, "CheckpointFunction", 4)
@@ -225,9 +220,8 @@ def test_what_is_recomputed_in_backward_belongs_to_the_layer_that_is_differentia
     assert _rows(builder.attributed()) == [("block 3", 1, 5, 2, 8, 3, 13)]
 
 
-def test_a_range_in_backward_joins_by_its_name() -> None:
+def test_a_range_in_backward_joins_by_its_name(builder: TraceBuilder) -> None:
     """As of hooks of modules that push their range in both passes."""
-    builder = TraceBuilder()
     builder.range(0, 50, "forward")
     builder.range(5, 40, "block 3")
     builder.op("mm", 10, start=12, end=20)
@@ -240,8 +234,7 @@ def test_a_range_in_backward_joins_by_its_name() -> None:
     assert meta["joined"]["BP"] == {"range": 1.0}
 
 
-def test_work_of_no_known_layer_is_said() -> None:
-    builder = TraceBuilder()
+def test_work_of_no_known_layer_is_said(builder: TraceBuilder) -> None:
     builder.range(0, 50, "forward")
     builder.op("mm", 10, start=12, end=20)
     builder.range(60, 100, "backward")
@@ -251,8 +244,7 @@ def test_work_of_no_known_layer_is_said() -> None:
     ]  # fmt: skip
 
 
-def test_a_run_without_passes_has_no_layers() -> None:
-    builder = TraceBuilder()
+def test_a_run_without_passes_has_no_layers(builder: TraceBuilder) -> None:
     builder.range(0, 50, "solve")
     builder.op("stencil", 10, start=12, end=20)
     answer = breakdown(builder.attributed(), "layer")

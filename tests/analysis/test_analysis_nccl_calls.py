@@ -32,13 +32,17 @@ class Builder(TraceBuilder):
         self.op(f"{collective} kernel", at, kind="collective", collective=collective, **row)
 
 
+@pytest.fixture
+def b() -> Builder:
+    return Builder()
+
+
 def rows(trace: Trace, *columns: str) -> list[tuple[Any, ...]]:
     return nccl_messages(trace).drop_nulls("collective").select(columns).rows()
 
 
 class TestCalls:
-    def test_a_payload_is_read(self) -> None:
-        b = Builder()
+    def test_a_payload_is_read(self, b: Builder) -> None:
         b.nccl(0, 10, "ncclAllReduce", payload(4096, **{"Reduction operation": "Sum"}))
         b.nccl(20, 30, "ncclReduce", payload(8, **{"Reduction operation": 4, "Root": 3}))
         b.nccl(40, 50, "ncclSend", payload(16, **{"Peer rank": 5}))
@@ -52,8 +56,7 @@ class TestCalls:
             ("send_recv", "receive", 16, 5, None, None, None),
         ]
 
-    def test_advanced_tracing_is_read(self) -> None:
-        b = Builder()
+    def test_advanced_tracing_is_read(self, b: Builder) -> None:
         text = {"commHash": NAME, "commRank": 2, "count": 10, "seqNumber": 7}
         for at, kind in enumerate(("ncclFloat32", "bfloat16", 8, "what")):
             b.nccl(20 * at, 20 * at + 9, "AllReduce", json.dumps({**text, "dataType": kind}))
@@ -73,13 +76,11 @@ class TestCalls:
             '{"count": 9223372036854775807, "dataType": "float64"}', '{"count": 3}',
         ],
     )  # fmt: skip
-    def test_a_payload_that_says_no_size_gives_none(self, text: str | None) -> None:
-        b = Builder()
+    def test_a_payload_that_says_no_size_gives_none(self, text: str | None, b: Builder) -> None:
         b.nccl(0, 10, "ncclAllReduce", text)
         assert rows(b.trace(), "message_bytes") == [(None,)]
 
-    def test_what_is_no_call_of_nccl_is_left_out(self) -> None:
-        b = Builder()
+    def test_what_is_no_call_of_nccl_is_left_out(self, b: Builder) -> None:
         b.range(0, 1, "nccl:all_reduce")
         b.range(2, 3, "AllReduce")
         b.range(4, 5, None)
@@ -88,8 +89,7 @@ class TestCalls:
         found = nccl_messages(b.trace()).select("name", "collective").rows()
         assert found == [("ncclAllGather", "all_gather"), ("ncclCommCount", None)]
 
-    def test_what_a_call_calls_itself_is_part_of_it(self) -> None:
-        b = Builder()
+    def test_what_a_call_calls_itself_is_part_of_it(self, b: Builder) -> None:
         b.nccl(0, 100, "ncclAllToAll", payload(64))
         b.nccl(10, 11, "ncclGroupStart")
         b.nccl(20, 21, "ncclSend", payload(64))
@@ -99,8 +99,7 @@ class TestCalls:
         found = nccl_messages(b.trace()).select("name", "group", "op").rows()
         assert found == [("ncclAllToAll", None, 0)]
 
-    def test_an_empty_trace_has_the_same_columns(self) -> None:
-        b = Builder()
+    def test_an_empty_trace_has_the_same_columns(self, b: Builder) -> None:
         b.nccl(0, 1, "ncclAllReduce")
         assert nccl_messages(TraceBuilder().trace()).schema == nccl_messages(b.trace()).schema
 
@@ -112,8 +111,7 @@ class TestGroups:
             b.nccl(at + 2 + turn, at + 3 + turn, name, payload(size), **row)
         b.nccl(at + 50, at + 90, "ncclGroupEnd", **row)
 
-    def test_the_outermost_group_counts_and_threads_have_their_own(self) -> None:
-        b = Builder()
+    def test_the_outermost_group_counts_and_threads_have_their_own(self, b: Builder) -> None:
         b.nccl(0, 1, "ncclGroupStart")
         self.group(b, 100, "ncclSend")
         b.nccl(155, 156, "ncclSend", thread=1)
@@ -125,16 +123,14 @@ class TestGroups:
             (450, 6),
         ]  # fmt: skip
 
-    def test_a_group_that_is_open_at_the_end_goes_on_after_those_in_it(self) -> None:
-        b = Builder()
+    def test_a_group_that_is_open_at_the_end_goes_on_after_those_in_it(self, b: Builder) -> None:
         b.nccl(0, 1, "ncclGroupStart")
         self.group(b, 100, "ncclSend")
         b.nccl(300, 301, "ncclSend")
         found = nccl_messages(b.trace()).sort("start")
         assert found["group"].to_list() == [0] * 5
 
-    def test_a_group_of_which_the_start_is_lost_does_not_hurt_the_next(self) -> None:
-        b = Builder()
+    def test_a_group_of_which_the_start_is_lost_does_not_hurt_the_next(self, b: Builder) -> None:
         b.nccl(0, 1, "ncclSend")
         b.nccl(10, 30, "ncclGroupEnd")
         b.kernel("send_recv", 20)
@@ -142,14 +138,12 @@ class TestGroups:
         b.kernel("send_recv", 160)
         assert rows(b.trace(), "start", "group", "ops") == [(0, None, None), (102, 2, [1])]
 
-    def test_a_group_that_stays_open_is_one(self) -> None:
-        b = Builder()
+    def test_a_group_that_stays_open_is_one(self, b: Builder) -> None:
         b.nccl(0, 1, "ncclGroupStart")
         b.nccl(2, 3, "ncclSend")
         assert rows(b.trace(), "group", "ops") == [(0, None)]
 
-    def test_a_call_outside_launches_its_own_kernel(self) -> None:
-        b = Builder()
+    def test_a_call_outside_launches_its_own_kernel(self, b: Builder) -> None:
         for at in (0, 100):
             b.nccl(at, at + 20, "ncclAllReduce", payload(at + 1))
             b.kernel("all_reduce", at + 10)
@@ -158,16 +152,14 @@ class TestGroups:
         b.kernel("all_reduce", None, start=500)  # of unknown launch
         assert rows(b.trace(), "message_bytes", "ops", "op") == [(1, [0], 0), (101, [2], 2)]
 
-    def test_one_kernel_carries_all_calls_of_its_group(self) -> None:
-        b = Builder()
+    def test_one_kernel_carries_all_calls_of_its_group(self, b: Builder) -> None:
         self.group(b, 0, "ncclAllReduce", "ncclAllReduce", "ncclAllReduce")
         b.kernel("all_reduce", 60)
         self.group(b, 200, "ncclSend", "ncclRecv")
         b.kernel("send_recv", 260)
         assert rows(b.trace(), "ops") == [([0],)] * 3 + [([1],)] * 2
 
-    def test_as_many_kernels_as_calls_are_matched_by_kind(self) -> None:
-        b = Builder()
+    def test_as_many_kernels_as_calls_are_matched_by_kind(self, b: Builder) -> None:
         self.group(b, 0, "ncclAllReduce", "ncclAllGather", "ncclAllReduce")
         b.kernel("all_gather", 60)
         b.kernel("all_reduce", 65)
@@ -176,9 +168,8 @@ class TestGroups:
             ("all_reduce", 1), ("all_gather", 0), ("all_reduce", 2),
         ]  # fmt: skip
 
-    def test_of_calls_of_several_sizes_the_kernels_are_not_known(self) -> None:
+    def test_of_calls_of_several_sizes_the_kernels_are_not_known(self, b: Builder) -> None:
         # NCCL launches the kernels of a group by communicator and size, not in order of calls.
-        b = Builder()
         b.nccl(0, 1, "ncclGroupStart")
         b.nccl(2, 3, "ncclAllReduce", payload(1))
         b.nccl(4, 5, "ncclAllReduce", payload(2))
@@ -187,8 +178,9 @@ class TestGroups:
         b.kernel("all_reduce", 30)
         assert rows(b.trace(), "ops") == [(None,), (None,)]
 
-    def test_neither_more_kernels_than_calls_nor_several_of_sends_are_matched(self) -> None:
-        b = Builder()
+    def test_neither_more_kernels_than_calls_nor_several_of_sends_are_matched(
+        self, b: Builder
+    ) -> None:
         self.group(b, 0, "ncclAllReduce")
         self.group(b, 200, "ncclSend", "ncclSend")
         for at in (60, 70):
@@ -196,8 +188,7 @@ class TestGroups:
             b.kernel("send_recv", 200 + at)
         assert rows(b.trace(), "op") == [(None,)] * 3
 
-    def test_a_group_of_advanced_tracing_is_one_range(self) -> None:
-        b = Builder()
+    def test_a_group_of_advanced_tracing_is_one_range(self, b: Builder) -> None:
         b.nccl(0, 100, "API Group")
         b.nccl(10, 20, "AllReduce", json.dumps({"apiId": 1, "count": 1, "dataType": "int8"}))
         b.nccl(30, 90, "GroupLaunch")
@@ -208,8 +199,7 @@ class TestGroups:
 
 
 class TestCommunicators:
-    def test_what_a_communicator_is_made_with(self) -> None:
-        b = Builder()
+    def test_what_a_communicator_is_made_with(self, b: Builder) -> None:
         made = {"No. of ranks": 8, "Rank": 3, "CUDA device": 1}
         b.nccl(0, 9, "ncclCommInitRank", payload(**made))
         b.nccl(20, 29, "ncclCommInitRankConfig", payload(communicator=None, **made), thread=10)

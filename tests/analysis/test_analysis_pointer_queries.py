@@ -51,13 +51,17 @@ class Builder(TraceBuilder):
         return super().trace().with_tables({"host": host} if self.host else {})
 
 
+@pytest.fixture
+def b() -> Builder:
+    return Builder()
+
+
 def only(frame: pl.DataFrame, *names: str) -> list[tuple[Any, ...]]:
     return frame.select(names).rows()
 
 
 class TestPointerQueries:
-    def test_40_of_200_us_are_20_percent(self) -> None:
-        b = Builder()
+    def test_40_of_200_us_are_20_percent(self, b: Builder) -> None:
         b.mpi(0, 100 * US)
         b.mpi(150 * US, 250 * US)
         b.query(10 * US, 20 * US)
@@ -78,15 +82,13 @@ class TestPointerQueries:
             ("cuMemGetAddressRange", False),
         ],
     )  # fmt: skip
-    def test_names(self, name: str, counts: bool) -> None:
-        b = Builder()
+    def test_names(self, name: str, counts: bool, b: Builder) -> None:
         b.mpi(0, 100)
         b.query(10, 20, name)
         b.query(200, 201)
         assert pointer_queries(b.trace()).rows["queries"].to_list() == [int(counts)]
 
-    def test_what_is_not_within_a_call_of_its_thread_is_not_counted(self) -> None:
-        b = Builder()
+    def test_what_is_not_within_a_call_of_its_thread_is_not_counted(self, b: Builder) -> None:
         b.mpi(100, 200)
         b.mpi(300, 400)
         for start, end, thread in [(50, 60, 0), (95, 105, 0), (195, 205, 0), (120, 130, 1)]:
@@ -95,8 +97,9 @@ class TestPointerQueries:
         assert only(pointer_queries(b.trace()).rows, "queries", "query_ns") == [(1, 100)]
         assert pointer_queries(b.trace()).meta == {"queries": 5, "inside": 1, "missing": []}
 
-    def test_the_driver_within_the_runtime_and_calls_within_calls_count_once(self) -> None:
-        b = Builder()
+    def test_the_driver_within_the_runtime_and_calls_within_calls_count_once(
+        self, b: Builder
+    ) -> None:
         b.mpi(0, 100)
         b.mpi(1, 99, "PMPI_Allreduce")
         b.query(10, 20, "cudaPointerGetAttributes")
@@ -107,8 +110,7 @@ class TestPointerQueries:
             pointer_queries(b.trace()).rows, "function", "calls", "queries", "query_ns"
         ) == [("MPI_Allreduce", 1, 2, 20)]
 
-    def test_by_function(self) -> None:
-        b = Builder()
+    def test_by_function(self, b: Builder) -> None:
         b.mpi(0, 100)
         b.mpi(200, 500, "MPI_Send", group="p2p")
         b.mpi(0, 100, thread=10)
@@ -121,23 +123,20 @@ class TestPointerQueries:
             ("MPI_Send", 1, 300, 0),
         ]
 
-    def test_none_recorded_is_not_none_made(self) -> None:
-        b = Builder()
+    def test_none_recorded_is_not_none_made(self, b: Builder) -> None:
         b.mpi(0, 100)
         b.call(10, 20, correlation=1)
         names = ("calls", "queries", "query_ns", "share", "queries_per_call", "calls_with_queries")
         assert only(pointer_queries(b.trace()).rows, *names) == [(1, *[None] * 5)]
         assert "--cuda-trace-all-apis=true" in pointer_queries(b.trace()).meta["missing"][0]
 
-    def test_a_run_without_mpi(self) -> None:
-        b = Builder()
+    def test_a_run_without_mpi(self, b: Builder) -> None:
         b.query(10, 20)
         trace = b.trace()
         assert pointer_queries(trace).rows.is_empty()
         assert "no MPI calls" in pointer_queries(trace).meta["missing"][0]
 
-    def test_mpi_calls_that_are_ranges(self) -> None:
-        b = Builder()
+    def test_mpi_calls_that_are_ranges(self, b: Builder) -> None:
         b.range(0, 100, "MPI_Allreduce", domain="MPI")
         b.query(10, 30)
         assert only(pointer_queries(b.trace()).rows, "function", "share") == [
@@ -178,8 +177,7 @@ class TestPointerQueries:
 
 
 class TestStaging:
-    def test_copies_to_and_from_the_host(self) -> None:
-        b = Builder()
+    def test_copies_to_and_from_the_host(self, b: Builder) -> None:
         b.mpi(0, 100)
         b.copy("d2h", 10)
         b.copy("h2d", 80)
@@ -207,8 +205,7 @@ class TestStaging:
                 b.copy(kind, 10 + 40 * number)
             assert staging_calls(b.trace())["staged"].to_list() == [staged], kinds
 
-    def test_copies_in_pieces_add_up(self) -> None:
-        b = Builder()
+    def test_copies_in_pieces_add_up(self, b: Builder) -> None:
         b.mpi(0, 100)
         for n in range(4):
             b.copy("d2h", 10 + 10 * n, SIZE // 4)
@@ -218,16 +215,16 @@ class TestStaging:
     @pytest.mark.parametrize(
         ("to_host", "from_host"), [(SIZE - 1, SIZE), (SIZE, SIZE - 1), (0, SIZE), (SIZE, 0)]
     )
-    def test_less_than_the_message_is_not_staging(self, to_host: int, from_host: int) -> None:
-        b = Builder()
+    def test_less_than_the_message_is_not_staging(
+        self, to_host: int, from_host: int, b: Builder
+    ) -> None:
         b.mpi(0, 100)
         b.copy("d2h", 10, to_host)
         b.copy("h2d", 80, from_host)
         assert staging_calls(b.trace())["staged"].to_list() == [False]
 
-    def test_what_is_launched_outside_is_not_its(self) -> None:
+    def test_what_is_launched_outside_is_not_its(self, b: Builder) -> None:
         """The copies run within the call, but were launched before it."""
-        b = Builder()
         b.copy("d2h", 30, at=5)
         b.copy("h2d", 40, at=7)
         b.mpi(20, 100)
@@ -236,31 +233,29 @@ class TestStaging:
         b.mpi(120, 200)
         assert staging_calls(b.trace())["staged"].to_list() == [False, False]
 
-    def test_another_thread_of_the_process_may_do_it(self) -> None:
-        b = Builder()
+    def test_another_thread_of_the_process_may_do_it(self, b: Builder) -> None:
         b.mpi(0, 100)
         b.copy("d2h", 12, at=10, thread=1)
         b.copy("h2d", 82, at=80, thread=1)
         assert staging_calls(b.trace())["staged"].to_list() == [True]
 
-    def test_a_short_call_of_one_thread_does_not_hide_a_long_one_of_another(self) -> None:
-        b = Builder()
+    def test_a_short_call_of_one_thread_does_not_hide_a_long_one_of_another(
+        self, b: Builder
+    ) -> None:
         b.mpi(0, 100)
         b.mpi(20, 30, thread=1)
         b.copy("d2h", 52, at=50, thread=2)
         b.copy("h2d", 82, at=80, thread=2)
         assert only(staging_calls(b.trace()), "thread", "staged") == [(0, True), (1, False)]
 
-    def test_of_two_calls_that_last_it_is_the_later_ones(self) -> None:
-        b = Builder()
+    def test_of_two_calls_that_last_it_is_the_later_ones(self, b: Builder) -> None:
         b.mpi(0, 100)
         b.mpi(20, 90, thread=1)
         b.copy("d2h", 52, at=50, thread=2)
         b.copy("h2d", 82, at=80, thread=2)
         assert only(staging_calls(b.trace()), "thread", "staged") == [(0, False), (1, True)]
 
-    def test_a_threads_own_call_comes_first(self) -> None:
-        b = Builder()
+    def test_a_threads_own_call_comes_first(self, b: Builder) -> None:
         b.mpi(0, 100)
         b.mpi(5, 100, thread=1)
         b.copy("d2h", 12, at=10)
@@ -278,16 +273,14 @@ class TestStaging:
         ],
     )  # fmt: skip
     def test_rooted_collectives_take_one_way(
-        self, name: str, rank: int, kinds: list[str], staged: bool
+        self, name: str, rank: int, kinds: list[str], staged: bool, b: Builder
     ) -> None:
-        b = Builder()
         b.mpi(0, 100, name, rank=rank, root_rank=0)
         for n, kind in enumerate(kinds):
             b.copy(kind, 10 + 10 * n)
         assert staging_calls(b.trace())["staged"].to_list() == [staged]
 
-    def test_without_a_size_it_is_known_only_that_nothing_was_copied(self) -> None:
-        b = Builder()
+    def test_without_a_size_it_is_known_only_that_nothing_was_copied(self, b: Builder) -> None:
         b.mpi(0, 100, bytes=None)
         b.copy("d2h", 10)
         b.copy("h2d", 20)
@@ -296,8 +289,7 @@ class TestStaging:
         assert staging_calls(trace)["staged"].to_list() == [None, False]
         assert only(staging(trace).rows, "calls", "staged", "staged_unknown") == [(2, 0, 1)]
 
-    def test_a_process_without_ops_says_nothing(self) -> None:
-        b = Builder()
+    def test_a_process_without_ops_says_nothing(self, b: Builder) -> None:
         b.mpi(0, 100)
         trace = b.trace()
         assert only(staging_calls(trace), "d2h_bytes", "staged", "gpu_reduce") == [(None,) * 3]
@@ -305,8 +297,7 @@ class TestStaging:
             (None, 1, None)
         ]
 
-    def test_what_does_not_block_and_barriers_are_left_out(self) -> None:
-        b = Builder()
+    def test_what_does_not_block_and_barriers_are_left_out(self, b: Builder) -> None:
         b.mpi(0, 10, "MPI_Iallreduce")
         b.mpi(20, 30, "MPI_Barrier", bytes=None)
         b.mpi(40, 50, "MPI_Send", group="p2p")

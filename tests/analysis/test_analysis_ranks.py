@@ -56,9 +56,8 @@ def test_mpi_knows_better() -> None:
     assert found.select("rank", "rank_source").rows() == [(5, "mpi"), (4, "mpi")]
 
 
-def test_processes_say_their_ranks() -> None:
+def test_processes_say_their_ranks(builder: TraceBuilder) -> None:
     """As workers that a program has spawned itself; what two marks say differently, none says."""
-    builder = TraceBuilder()
     said = {0: ["1 of 3"], 1: ["0 of 3", "0 of 3"], 2: ["2 of 3", "1 of 3"], 3: ["x of 3"]}
     for process, ranks in said.items():
         builder.op("gemm", 10 + process, thread=10 * process)
@@ -69,8 +68,7 @@ def test_processes_say_their_ranks() -> None:
     assert found["rank_source"].to_list() == ["program", "program", None, None]
 
 
-def test_nccl_knows_the_rank_in_its_largest_communicator() -> None:
-    builder = TraceBuilder()
+def test_nccl_knows_the_rank_in_its_largest_communicator(builder: TraceBuilder) -> None:
     builder.op("gemm", 10)
     for start, rank, ranks in ((1, 0, 2), (3, 5, 8)):
         payload = json.dumps(
@@ -82,8 +80,7 @@ def test_nccl_knows_the_rank_in_its_largest_communicator() -> None:
     assert row == (0, 5, "nccl", None)
 
 
-def test_a_rank_in_a_part_of_the_job_is_not_the_rank_in_the_job() -> None:
-    builder = TraceBuilder()
+def test_a_rank_in_a_part_of_the_job_is_not_the_rank_in_the_job(builder: TraceBuilder) -> None:
     payload = json.dumps({"No. of ranks": 2, "Rank": 1})
     builder.range(0, 5, "ncclCommInitRank", domain="NCCL", payload=payload)
     builder.op("gemm", 10)

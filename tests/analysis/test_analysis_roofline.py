@@ -312,8 +312,7 @@ def test_dtypes_of_an_operator(dims: list[Any], types: list[str], expected: str 
     assert (row["dtype"], row["operators"]) == (expected, 1)
 
 
-def test_flops_by_dtype_with_counts_and_spread() -> None:
-    b = TraceBuilder()
+def test_flops_by_dtype_with_counts_and_spread(b: TraceBuilder) -> None:
     for place, (dtype, taken) in enumerate([(BF16, 30), (BF16, 10), (BF16, 20), ("float", 7)]):
         at = 100 * place
         b.range(at, at + 50, "aten::mm", payload=kineto([[2, 3], [3, 4]], dtype))
@@ -368,8 +367,7 @@ def test_a_peak_may_be_unknown_for_one_precision() -> None:
     )
 
 
-def test_unrecorded_sizes_say_what_to_record() -> None:
-    b = TraceBuilder()
+def test_unrecorded_sizes_say_what_to_record(b: TraceBuilder) -> None:
     b.range(0, 100, "aten::mm, seq = 3")
     b.op(GEMM, at=10)
     assert "record_shapes=True" in roofline(b.trace()).warnings[0]

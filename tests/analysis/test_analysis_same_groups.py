@@ -45,12 +45,13 @@ def test_groups_are_the_same_by_members_and_sizes_alone(
 
 
 @pytest.mark.parametrize(("clocks", "matched"), [(("host a", "host a"), 6), (("a", "b"), 0)])
-def test_calls_are_matched_on_one_clock_alone(clocks: tuple[str, str], matched: int) -> None:
+def test_calls_are_matched_on_one_clock_alone(
+    clocks: tuple[str, str], matched: int, builder: TraceBuilder
+) -> None:
     """On two clocks a warning says so, and each call counts by itself.
 
     Of the two times that a rank waits, 0 and 100 ns, the larger one is the upper median.
     """
-    builder = TraceBuilder()
     names = ("0xa", "pg 0 [0, 1]")
     for report, clock in enumerate(clocks):
         builder.rows["reports"].append(
@@ -78,9 +79,8 @@ def test_calls_are_matched_on_one_clock_alone(clocks: tuple[str, str], matched: 
                     [("0xa", 3, 1, None), ("pg 0 [0, 1]", 3, 1, None)])  # fmt: skip
 
 
-def test_numbers_of_one_recorder_stay_where_the_other_has_no_calls() -> None:
+def test_numbers_of_one_recorder_stay_where_the_other_has_no_calls(builder: TraceBuilder) -> None:
     """A root leaves a broadcast before the other rank comes: numbers tell that, and order not."""
-    builder = TraceBuilder()
     for report, name in enumerate(("0xa", "0xa", "pg 0 [0, 1, 2]")):
         thread = 10 * report
         builder.rows["reports"].append(

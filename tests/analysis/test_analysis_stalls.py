@@ -48,9 +48,8 @@ def test_the_worked_step() -> None:
     assert row["rests_on"] == "ranges"
 
 
-def test_copies_of_unknown_direction_are_told() -> None:
+def test_copies_of_unknown_direction_are_told(b: TraceBuilder) -> None:
     """AMD's driver copies with kernels, whose ends are not recorded."""
-    b = TraceBuilder()
     b.op("copy", 0, start=0, end=3 * MS, kind="unknown")
     b.op("gemm", 1, start=3 * MS, end=9 * MS, stage="FP")
     run: Any = SimpleNamespace(trace=b.trace(), labels={}, name="amd")
@@ -59,9 +58,8 @@ def test_copies_of_unknown_direction_are_told() -> None:
 
 
 @pytest.mark.parametrize("stage", ["IO", "FP"])
-def test_kernels_that_prepare_input_are_told(stage: str) -> None:
+def test_kernels_that_prepare_input_are_told(stage: str, b: TraceBuilder) -> None:
     """No stall was told of a GPU that decodes images for 70 % of each step."""
-    b = TraceBuilder()
     b.op("decode", 0, start=0, end=7 * MS, stage=stage)
     b.op("gemm", 1, start=5 * MS, end=10 * MS, stage="FP")
     run: Any = SimpleNamespace(trace=b.trace(), labels={}, name="dali")
@@ -71,9 +69,8 @@ def test_kernels_that_prepare_input_are_told(stage: str) -> None:
     )
 
 
-def test_time_outside_of_steps_is_told() -> None:
+def test_time_outside_of_steps_is_told(b: TraceBuilder) -> None:
     """Ops from 0 to 200 ms, of which a step has 90: its window begins with its first op."""
-    b = TraceBuilder()
     b.iteration(0, 30 * MS, 130 * MS)
     b.op("warm", 0, start=0, end=20 * MS)
     b.op("gemm", 31 * MS, start=40 * MS, end=130 * MS, stage="FP", iteration=0)
@@ -86,9 +83,8 @@ def test_time_outside_of_steps_is_told() -> None:
     assert data_stalls(alone.trace())["outside_steps_ns"].to_list() == [0]
 
 
-def test_a_range_of_input_hides_no_wait_before_it() -> None:
+def test_a_range_of_input_hides_no_wait_before_it(b: TraceBuilder) -> None:
     """A range around the copies says nothing of the sleep until the batch was there."""
-    b = TraceBuilder()
     b.iteration(0, 0, 10 * MS)
     b.iteration(1, 60 * MS, 110 * MS)
     b.op("gemm", 0, start=0, end=10 * MS, stage="FP", iteration=0)
@@ -135,8 +131,7 @@ def test_what_comes_back_for_an_update_is_no_input(stage: str, copied: int) -> N
     assert data_stalls(b.trace())["input_ns"].item() == copied * MS
 
 
-def test_a_run_without_steps_is_one_window() -> None:
-    b = TraceBuilder()
+def test_a_run_without_steps_is_one_window(b: TraceBuilder) -> None:
     b.op("gemm", 1, start=10, end=20)
     b.op("gemm", 2, start=30, end=50)
     row = data_stalls(b.trace()).row(0, named=True)
@@ -171,16 +166,14 @@ def test_bars_are_as_long_as_windows_where_waits_are_unknown_too() -> None:
         assert ("idle, cause unknown" in parts.columns) == (b is unknown)
 
 
-def test_no_wait_in_a_recording_that_shows_input_is_none() -> None:
-    b = TraceBuilder()
+def test_no_wait_in_a_recording_that_shows_input_is_none(b: TraceBuilder) -> None:
     b.op("copy", 0, start=1, end=10, kind="h2d", stage="IO")
     b.op("gemm", 1, start=10, end=20)
     row = data_stalls(b.trace()).row(0, named=True)
     assert (row["wait_ns"], row["data_stall_ns"], row["rests_on"]) == (0, 9, None)
 
 
-def test_a_run_without_gpu_work_stalls_no_gpu() -> None:
-    b = TraceBuilder()
+def test_a_run_without_gpu_work_stalls_no_gpu(b: TraceBuilder) -> None:
     b.range(0, 10, "forward")
     with pytest.raises(MissingDataError, match="no GPU work"):
         data_stalls(b.trace())

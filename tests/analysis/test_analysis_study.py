@@ -57,8 +57,7 @@ def _numbered(builder: TraceBuilder) -> Trace:
 # Time.
 
 
-def test_a_training_step() -> None:
-    builder = TraceBuilder()
+def test_a_training_step(builder: TraceBuilder) -> None:
     builder.iteration(0, 0, 101 * US)
     _op(builder, "IO", 0, 10 * US, kind="h2d")
     _op(builder, "FP", 10 * US, 30 * US)
@@ -100,9 +99,8 @@ def test_a_training_step() -> None:
     assert list(row) == list(STUDY)
 
 
-def test_the_interval_of_a_mean_step() -> None:
+def test_the_interval_of_a_mean_step(builder: TraceBuilder) -> None:
     """Nine steps of 90, 110, 90 ..., and one that ends with its op: mean 90, ± 2.776 errors."""
-    builder = TraceBuilder()
     begin = 0
     for number in range(10):
         _op(builder, "FP", begin, begin + 10)
@@ -125,9 +123,8 @@ def test_the_interval_of_a_mean_step() -> None:
     )
 
 
-def test_no_step_is_known_to_be_shorter_than_nothing() -> None:
+def test_no_step_is_known_to_be_shorter_than_nothing(builder: TraceBuilder) -> None:
     """Five steps of 10, 10, 10, 10 and 500: Student's interval would begin at -164."""
-    builder = TraceBuilder()
     begin = 0
     for number, length in enumerate((10, 10, 500, 10, 10)):
         _op(builder, "FP", begin, begin + 10)
@@ -141,8 +138,7 @@ def test_no_step_is_known_to_be_shorter_than_nothing() -> None:
     assert row["step_high_ns"] == pytest.approx(108 + 2.776445 * 1.3 * 98, rel=1e-6)
 
 
-def test_passes_that_overlap_are_busy_once() -> None:
-    builder = TraceBuilder()
+def test_passes_that_overlap_are_busy_once(builder: TraceBuilder) -> None:
     builder.iteration(0, 0, 100)
     _op(builder, "FP", 0, 60)
     _op(builder, "BP", 40, 90, stream=8)
@@ -187,8 +183,7 @@ def test_skipped_steps_do_not_count() -> None:
         _row(_steps(), skip=3)
 
 
-def test_devices_and_processes_are_averaged() -> None:
-    builder = TraceBuilder()
+def test_devices_and_processes_are_averaged(builder: TraceBuilder) -> None:
     for process, length in ((0, 100), (1, 200)):
         for number in range(2):
             start = number * length
@@ -203,8 +198,7 @@ def test_devices_and_processes_are_averaged() -> None:
     assert (row["step_p5_ns"], row["step_p95_ns"]) == (150, 250)
 
 
-def test_a_stray_context_is_no_training() -> None:
-    builder = TraceBuilder()
+def test_a_stray_context_is_no_training(builder: TraceBuilder) -> None:
     for number in range(3):
         builder.iteration(number, 100 * number, 100 * number + 100)
         _op(builder, "FP", 100 * number, 100 * number + 100)
@@ -213,8 +207,7 @@ def test_a_stray_context_is_no_training() -> None:
     assert (row["step_ns"], row["fp_bp_ns"], row["idle_ns"]) == (100, 100, 0)
 
 
-def test_a_device_that_works_in_every_other_step() -> None:
-    builder = TraceBuilder()
+def test_a_device_that_works_in_every_other_step(builder: TraceBuilder) -> None:
     for number in range(5):
         builder.iteration(number, 100 * number, 100 * number + 100)
         for device in range(1 + (number + 1) % 2):
@@ -223,8 +216,7 @@ def test_a_device_that_works_in_every_other_step() -> None:
     assert (row["iterations"], row["step_ns"], row["fp_bp_ns"]) == (5, 100, (100 + 60) / 2)
 
 
-def test_a_run_without_steps_has_a_window() -> None:
-    builder = TraceBuilder()
+def test_a_run_without_steps_has_a_window(builder: TraceBuilder) -> None:
     _op(builder, "FP", 10, 40)
     _op(builder, "FP", 20, 70, device=1)
     _copy(builder, 90, 100, device=1)
@@ -239,8 +231,7 @@ def test_a_run_without_steps_has_a_window() -> None:
         _row(builder, skip=1)
 
 
-def test_steps_of_which_no_launch_is_known() -> None:
-    builder = TraceBuilder()
+def test_steps_of_which_no_launch_is_known(builder: TraceBuilder) -> None:
     builder.iteration(0, 0, 100)
     builder.op("kernel", start=10, end=40)
     row = _row(builder)
@@ -248,8 +239,7 @@ def test_steps_of_which_no_launch_is_known() -> None:
 
 
 @pytest.mark.parametrize("with_steps", [True, False])
-def test_a_run_without_gpu_work_or_stages(with_steps: bool) -> None:
-    builder = TraceBuilder()
+def test_a_run_without_gpu_work_or_stages(with_steps: bool, builder: TraceBuilder) -> None:
     builder.range(0, 10, "step 0")
     if with_steps:
         builder.iteration(0, 0, 10)
@@ -279,8 +269,9 @@ def test_a_run_on_the_host() -> None:
     assert (unlabelled["gpus"], unlabelled["method"]) == (None, "none")
 
 
-def test_times_of_the_host_and_of_gpus_are_not_set_against_each_other() -> None:
-    builder = TraceBuilder()
+def test_times_of_the_host_and_of_gpus_are_not_set_against_each_other(
+    builder: TraceBuilder,
+) -> None:
     builder.iteration(0, 0, 100)
     _op(builder, "FP", 0, 100)
     labels = {"network": "x", "method": "p2p", "gpus": "1"}
@@ -323,8 +314,7 @@ def test_parts_add_up_to_the_step(spans: list[tuple[str, int, int, int]], skip: 
     assert row["idle_ns"] >= -1e-9
 
 
-def test_a_run_of_nothing_but_steps_is_the_breakdown() -> None:
-    builder = TraceBuilder()
+def test_a_run_of_nothing_but_steps_is_the_breakdown(builder: TraceBuilder) -> None:
     for number in range(4):
         builder.iteration(number, 100 * number, 100 * number + 100)
         for stage, start, end in (("FP", 0, 30), ("BP", 30, 70), ("WU", 50, 90)):
@@ -419,8 +409,7 @@ def test_copies_through_the_host() -> None:
     assert (row["bytes_between_gpus"], row["bytes_evidence"]) == (2048, "measured")
 
 
-def test_bytes_in_a_step() -> None:
-    builder = TraceBuilder()
+def test_bytes_in_a_step(builder: TraceBuilder) -> None:
     for number in range(2):
         builder.iteration(number, 100 * number, 100 * number + 80)
         _op(builder, "FP", 100 * number, 100 * number + 10)
@@ -456,8 +445,7 @@ def test_bytes_that_are_not_known() -> None:
     assert (row["method"], row["bytes_between_gpus"], row["bytes_evidence"]) == ("none", None, None)
 
 
-def test_one_rank_of_four_whose_collectives_are_of_known_size() -> None:
-    builder = TraceBuilder()
+def test_one_rank_of_four_whose_collectives_are_of_known_size(builder: TraceBuilder) -> None:
     domain = {"domain": "NCCL"}
     builder.range(0, 5, "ncclCommInitRank", payload='{"No. of ranks": 4, "Rank": 1}', **domain)
     for number in range(2):
@@ -477,8 +465,7 @@ def test_one_rank_of_four_whose_collectives_are_of_known_size() -> None:
     assert _row(builder, {"gpus": "2"})["gpus"] == 2
 
 
-def test_one_rank_of_an_unknown_number_is_no_run_of_one_gpu() -> None:
-    builder = TraceBuilder()
+def test_one_rank_of_an_unknown_number_is_no_run_of_one_gpu(builder: TraceBuilder) -> None:
     builder.iteration(0, 100, 200)
     _op(builder, "WU", 125, 160, short_name="ncclKernel_AllReduce", kind="collective",
         collective="all_reduce")  # fmt: skip
@@ -489,9 +476,8 @@ def test_one_rank_of_an_unknown_number_is_no_run_of_one_gpu() -> None:
 
 @pytest.mark.parametrize(("last", "gpus"), [(1, 2), (2, None)])
 def test_a_rank_between_others_that_is_missing_leaves_the_number_of_gpus_unknown(
-    last: int, gpus: int | None
+    last: int, gpus: int | None, builder: TraceBuilder
 ) -> None:
-    builder = TraceBuilder()
     for process, rank in enumerate((0, last)):
         builder.range(1, 1, f"tracekit.rank {rank}", thread=10 * process)
         builder.iteration(0, 100, 200, thread=10 * process)
@@ -499,8 +485,7 @@ def test_a_rank_between_others_that_is_missing_leaves_the_number_of_gpus_unknown
     assert _row(builder)["gpus"] == gpus
 
 
-def test_a_process_is_counted_by_its_own_steps() -> None:
-    builder = TraceBuilder()
+def test_a_process_is_counted_by_its_own_steps(builder: TraceBuilder) -> None:
     for process, steps in ((0, 2), (1, 4)):
         for number in range(steps):
             builder.iteration(number, 100 * number, 100 * number + 90, thread=10 * process)

@@ -68,12 +68,11 @@ def test_what_stays_on_a_gpu_crosses_nothing(traffic: Traffic) -> None:
     assert pairs.select("src_device", "dst_device", "bytes").rows() == [(0, 1, 50), (1, 0, 50)]
 
 
-def test_a_model_is_held_against_counters() -> None:
+def test_a_model_is_held_against_counters(b: TraceBuilder) -> None:
     """A ring of two sends 800 bytes each way; 10 % of 50 and of 75 GB/s for 200 ns are 2,500.
 
     Of these 1,500 are of GPU 1, which has three NVLinks.
     """
-    b = TraceBuilder()
     for rank in range(RANKS):
         b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100 + 20 * rank, end=200,
              device=rank, kind="collective", collective="all_reduce")  # fmt: skip
@@ -91,9 +90,8 @@ def test_a_model_is_held_against_counters() -> None:
     ) in found.meta()["warnings"]
 
 
-def test_a_size_without_ranks_gives_a_hint() -> None:
+def test_a_size_without_ranks_gives_a_hint(b: TraceBuilder) -> None:
     """One rank of a job was recorded: without the number of ranks nothing is on a link."""
-    b = TraceBuilder()
     b.op("ncclDevKernel_AllReduce_Sum", 10, start=100, end=200, kind="collective",
          collective="all_reduce")  # fmt: skip
     here = Placed(machine(), HERE, "number")
@@ -110,8 +108,7 @@ def test_a_size_without_ranks_gives_a_hint() -> None:
     assert told.meta()["collectives_on_no_link"] == 0
 
 
-def test_reports_on_other_clocks_are_not_on_the_timeline() -> None:
-    b = TraceBuilder()
+def test_reports_on_other_clocks_are_not_on_the_timeline(b: TraceBuilder) -> None:
     for report in range(3):
         b.op("copy", 10 + report, start=100, end=200, kind="p2p", bytes=8, src_device=0,
              dst_device=1, report=report)  # fmt: skip
@@ -133,9 +130,8 @@ def test_reports_on_other_clocks_are_not_on_the_timeline() -> None:
     ],
 )  # fmt: skip
 def test_of_links_that_would_be_fuller_than_full_it_is_said_what_may_be_wrong(
-    op: dict[str, Any], options: dict[str, Any], why: str
+    op: dict[str, Any], options: dict[str, Any], why: str, b: TraceBuilder
 ) -> None:
-    b = TraceBuilder()
     for rank in range(RANKS):
         b.op("ncclDevKernel_AllReduce_Sum", 10, thread=10 * rank, start=100 + 20 * rank, end=200,
              device=rank, **op)  # fmt: skip
@@ -345,9 +341,8 @@ NAMES = [
 """Kernels, their libraries, and the algorithms of those that are made for one."""
 
 
-def test_kernels_by_their_names() -> None:
+def test_kernels_by_their_names(b: TraceBuilder) -> None:
     """General kernels of NCCL say neither algorithm nor protocol; those made for one say it."""
-    b = TraceBuilder()
     for number, (kernel, _, _) in enumerate(NAMES):
         b.op(kernel, 10 + 20 * number, kind="collective", collective="all_reduce",
              short_name=kernel)  # fmt: skip
@@ -368,9 +363,8 @@ EXPERTS = (
 """What kernels of experts do, their names, and how long each runs here."""
 
 
-def test_experts_wait_apart_from_what_they_move() -> None:
+def test_experts_wait_apart_from_what_they_move(b: TraceBuilder) -> None:
     """Short names, which lack the namespace, do not say it."""
-    b = TraceBuilder()
     for number, (_, kernel, length) in enumerate(EXPERTS):
         at = 2000 * number
         short = kernel.partition("<")[0].rpartition("::")[2]
@@ -380,9 +374,8 @@ def test_experts_wait_apart_from_what_they_move() -> None:
     assert rows == [("combine", 1, 20), ("dispatch", 2, 17), ("wait", 3, 345), (None, 1, 1000)]
 
 
-def test_collectives_that_do_not_say_which() -> None:
+def test_collectives_that_do_not_say_which(b: TraceBuilder) -> None:
     """RCCL's kernel for all of them: neither operation nor bytes, and nothing on a link."""
-    b = TraceBuilder()
     for rank in range(8):
         b.op("ncclDevKernel_Generic_1", 10, thread=10 * rank, device=rank, kind="collective",
              collective="unknown", short_name="ncclDevKernel_Generic_1")  # fmt: skip
@@ -399,8 +392,7 @@ def test_collectives_that_do_not_say_which() -> None:
     assert said.startswith("8 of 8 collective kernels are of unknown size")
 
 
-def test_kernels_of_other_libraries_are_not_counted_as_those_of_nccl() -> None:
-    b = TraceBuilder()
+def test_kernels_of_other_libraries_are_not_counted_as_those_of_nccl(b: TraceBuilder) -> None:
     for n in range(3):
         b.op("cross_device_reduce_1stage", 10 + 100 * n, kind="collective", device=0,
              collective="all_reduce", short_name="cross_device_reduce_1stage")  # fmt: skip

@@ -69,8 +69,7 @@ def moved(b: TraceBuilder, *args: Any) -> list[tuple[Any, ...]]:
 
 
 class TestRecorded:
-    def test_copies_with_both_ends_or_one(self) -> None:
-        b = TraceBuilder()
+    def test_copies_with_both_ends_or_one(self, b: TraceBuilder) -> None:
         peer(b, 0, 10, 0, 3, stage="WU", iteration=4)
         to_host(b, 20, 30, 1, bytes=4)
         from_host(b, 40, 50, 2, bytes=8)
@@ -84,13 +83,11 @@ class TestRecorded:
         ]
         assert table["collective"].null_count() == 3
 
-    def test_the_ends_count_not_the_gpu_that_recorded_the_copy(self) -> None:
-        b = TraceBuilder()
+    def test_the_ends_count_not_the_gpu_that_recorded_the_copy(self, b: TraceBuilder) -> None:
         peer(b, 0, 10, 0, 3, device=3)
         assert moved(b) == [("p2p", 0, 3, 0, 10)]
 
-    def test_unknown_ends_stay_unknown(self) -> None:
-        b = TraceBuilder()
+    def test_unknown_ends_stay_unknown(self, b: TraceBuilder) -> None:
         peer(b, 0, 10, None, None)
         peer(b, 20, 30, 2, None, bytes=None)
         to_host(b, 40, 50, 5, src_device=None)
@@ -101,8 +98,7 @@ class TestRecorded:
         ]
         assert copy_transfers(b.trace())["bytes"].to_list() == [SIZE, None, SIZE]
 
-    def test_what_crosses_no_link_is_no_transfer(self) -> None:
-        b = TraceBuilder()
+    def test_what_crosses_no_link_is_no_transfer(self, b: TraceBuilder) -> None:
         for kind in ("compute", "collective", "d2d", "h2h", "memset", "graph", "unknown"):
             b.op(kind, start=0, kind=kind, bytes=SIZE, src_device=0, dst_device=0)
         peer(b, 0, 10, 1, 1)
@@ -114,8 +110,7 @@ class TestRecorded:
         assert empty.is_empty()
         assert empty.schema == TRANSFERS.schema
 
-    def test_reports_one_after_the_other(self) -> None:
-        b = TraceBuilder()
+    def test_reports_one_after_the_other(self, b: TraceBuilder) -> None:
         to_host(b, 0, 10, report=1, thread=10)
         to_host(b, 5, 10)
         assert copy_transfers(b.trace()).select("report", "start").rows() == [(0, 5), (1, 0)]
@@ -129,16 +124,14 @@ class TestStagedByTheDriver:
     def of(kind: str | None, **row: Any) -> dict[str, Any]:
         return {"correlation": 5} | ({"kind": kind} if kind else {}) | row
 
-    def test_two_halves(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_two_halves(self, kind: str | None, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, **self.of(kind, stage="WU", iteration=2))
         from_host(b, 12, 20, 7, **self.of(kind, stage="FP", iteration=3))
         assert copy_transfers(b.trace()).select(ATTRIBUTED).rows() == [
             (0, 1, 0, 7, None, SIZE, 0, 20, 10, 12, "staged", "measured", "same_call", "WU", 2)
         ]
 
-    def test_in_pieces_that_overlap(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_in_pieces_that_overlap(self, kind: str | None, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 2, **self.of(kind, bytes=100))
         from_host(b, 8, 14, 1, **self.of(kind, bytes=60))
         to_host(b, 10, 13, 2, **self.of(kind, bytes=20))
@@ -148,14 +141,12 @@ class TestStagedByTheDriver:
         assert (row["src_device"], row["dst_device"]) == (2, 1)
         assert (row["start"], row["first_end"], row["second_start"], row["end"]) == (0, 13, 8, 30)
 
-    def test_the_same_id_in_two_processes(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_the_same_id_in_two_processes(self, kind: str | None, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, **self.of(kind))
         from_host(b, 20, 30, 7, thread=10, **self.of(kind))
         assert moved(b) == [("d2h", 0, None, 0, 10), ("h2d", None, 7, 20, 30)]
 
-    def test_two_processes_each_with_a_pair(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_two_processes_each_with_a_pair(self, kind: str | None, b: TraceBuilder) -> None:
         for thread, gpu in ((0, 0), (10, 4)):
             to_host(b, gpu, 10, gpu, thread=thread, **self.of(kind))
             from_host(b, 20 + gpu, 30, gpu + 1, thread=thread, **self.of(kind))
@@ -172,83 +163,74 @@ class TestStagedByTheDriver:
             {"graph_node": 1, "bytes": 1},
         ],
     )
-    def test_what_is_no_pair(self, kind: str | None, second: dict[str, Any]) -> None:
-        b = TraceBuilder()
+    def test_what_is_no_pair(
+        self, kind: str | None, second: dict[str, Any], b: TraceBuilder
+    ) -> None:
         to_host(b, 0, 10, 0, **self.of(kind))
         from_host(b, 12, 20, **self.of(kind, **second))
         assert [row[0] for row in moved(b)] == ["d2h", "h2d"]
 
-    def test_from_two_gpus(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_from_two_gpus(self, kind: str | None, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, **self.of(kind, bytes=1))
         to_host(b, 1, 10, 1, **self.of(kind, bytes=1))
         from_host(b, 12, 20, 7, **self.of(kind, bytes=2))
         assert [row[0] for row in moved(b)] == ["d2h", "d2h", "h2d"]
 
     @pytest.mark.parametrize("unknown", [to_host, from_host])
-    def test_a_piece_of_unknown_size(self, kind: str | None, unknown: Any) -> None:
-        b = TraceBuilder()
+    def test_a_piece_of_unknown_size(self, kind: str | None, unknown: Any, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, **self.of(kind))
         from_host(b, 12, 20, 7, **self.of(kind))
         unknown(b, 25, 30, **self.of(kind, bytes=None))
         assert copy_transfers(b.trace()).filter(source="same_call").is_empty()
 
-    def test_nodes_of_one_graph_are_told_apart(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_nodes_of_one_graph_are_told_apart(self, kind: str | None, b: TraceBuilder) -> None:
         for node, gpu in ((11, 1), (12, 2)):
             to_host(b, node, 20, 0, **self.of(kind, graph_node=node))
             from_host(b, node + 20, 40, gpu, **self.of(kind, graph_node=node))
         assert moved(b) == [("staged", 0, 1, 11, 40), ("staged", 0, 2, 12, 40)]
 
-    def test_small_ones_count_too(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_small_ones_count_too(self, kind: str | None, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, **self.of(kind, bytes=4))
         from_host(b, 12, 20, 7, **self.of(kind, bytes=4))
         assert moved(b) == [("staged", 0, 7, 0, 20)]
 
-    def test_a_peer_copy_of_that_id_stays(self, kind: str | None) -> None:
-        b = TraceBuilder()
+    def test_a_peer_copy_of_that_id_stays(self, kind: str | None, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, **self.of(kind))
         peer(b, 11, 12, 0, 3, correlation=5)
         from_host(b, 12, 20, 7, **self.of(kind))
         assert [row[0] for row in moved(b)] == ["staged", "p2p"]
 
 
-def test_a_half_of_a_driver_staged_copy_belongs_to_none_of_another_call() -> None:
-    b = TraceBuilder()
+def test_a_half_of_a_driver_staged_copy_belongs_to_none_of_another_call(b: TraceBuilder) -> None:
     to_host(b, 0, 10, 0, kind="staged")
     from_host(b, 12, 20, 7)
     assert [row[0] for row in moved(b)] == ["d2h", "h2d"]
 
 
 class TestStagedByTheProgram:
-    def test_two_calls(self) -> None:
-        b = TraceBuilder()
+    def test_two_calls(self, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0, stage="BP", iteration=1)
         from_host(b, 12, 20, 7, stage="FP", iteration=2)
         assert copy_transfers(b.trace()).select(ATTRIBUTED).rows() == [
             (0, 1, 0, 7, None, SIZE, 0, 20, 10, 12, "staged", "modelled", "same_bytes", "BP", 1)
         ]
 
-    def test_no_half_is_used_twice(self) -> None:
-        b = TraceBuilder()
+    def test_no_half_is_used_twice(self, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0)
         from_host(b, 12, 20, 1)
         from_host(b, 22, 30, 2)
         assert moved(b) == [("staged", 0, 1, 0, 20), ("h2d", None, 2, 22, 30)]
 
     @pytest.mark.parametrize("takers", [(2, 3), (1, 0)], ids=["onward", "an exchange"])
-    def test_first_in_first_out(self, takers: tuple[int, int]) -> None:
-        b = TraceBuilder()
+    def test_first_in_first_out(self, takers: tuple[int, int], b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0)
         to_host(b, 5, 15, 1)
         from_host(b, 20, 30, takers[0])
         from_host(b, 22, 32, takers[1])
         assert moved(b) == [("staged", 0, takers[0], 0, 30), ("staged", 1, takers[1], 5, 32)]
 
-    def test_a_return_to_the_same_gpu_is_none_and_uses_up_both(self) -> None:
+    def test_a_return_to_the_same_gpu_is_none_and_uses_up_both(self, b: TraceBuilder) -> None:
         """As where each GPU's gradients are summed on the host and the sum is sent to each."""
-        b = TraceBuilder()
         for gpu in range(3):
             to_host(b, gpu, 10 + gpu, gpu)
         for gpu in range(3):
@@ -269,8 +251,9 @@ class TestStagedByTheProgram:
             pytest.param({"start": 40, "end": 50}, {}, id="the other way round"),
         ],
     )
-    def test_what_is_no_pair(self, out: dict[str, Any], back: dict[str, Any]) -> None:
-        b = TraceBuilder()
+    def test_what_is_no_pair(
+        self, out: dict[str, Any], back: dict[str, Any], b: TraceBuilder
+    ) -> None:
         to_host(b, **({"start": 0, "end": 10} | out))
         from_host(b, **({"start": 12, "end": 30} | back))
         assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d"]
@@ -282,22 +265,19 @@ class TestStagedByTheProgram:
             (MS, 10 * MS, True), (MS, 10 * MS + 1, False),
         ],
     )  # fmt: skip
-    def test_how_close(self, length: int, gap: int, found: bool) -> None:
-        b = TraceBuilder()
+    def test_how_close(self, length: int, gap: int, found: bool, b: TraceBuilder) -> None:
         to_host(b, 0, length)
         from_host(b, length + gap, length + gap + 1)
         assert len(moved(b)) == (1 if found else 2)
 
-    def test_what_is_too_old_gives_way_to_what_is_not(self) -> None:
-        b = TraceBuilder()
+    def test_what_is_too_old_gives_way_to_what_is_not(self, b: TraceBuilder) -> None:
         to_host(b, 0, 10, 0)
         to_host(b, 2 * MS, 2 * MS + 10, 1)
         from_host(b, 2 * MS + 20, 2 * MS + 30, 2)
         assert [row[:3] for row in moved(b)] == [("d2h", 0, None), ("staged", 1, 2)]
 
-    def test_one_thread_launches_both_before_the_first_ends(self) -> None:
+    def test_one_thread_launches_both_before_the_first_ends(self, b: TraceBuilder) -> None:
         """However long the second waits, and whatever else there is of that size meanwhile."""
-        b = TraceBuilder()
         for gpu, thread in ((1, 1), (2, 2)):
             to_host(b, 10, 90 + gpu, gpu, at=gpu, thread=thread)
         for gpu, thread in ((2, 2), (1, 1)):
@@ -317,36 +297,35 @@ class TestStagedByTheProgram:
             pytest.param({"copy_kind": "Unified HtoD"}, id="migration of unified memory"),
         ],
     )
-    def test_what_one_thread_launches_that_is_no_pair(self, second: dict[str, Any]) -> None:
-        b = TraceBuilder()
+    def test_what_one_thread_launches_that_is_no_pair(
+        self, second: dict[str, Any], b: TraceBuilder
+    ) -> None:
         to_host(b, 0, 100, at=0)
         from_host(b, **({"start": 2 * MS, "end": 3 * MS, "at": 10} | second))
         assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d"]
 
-    def test_what_does_not_say_how_it_was_made_may_be_a_half(self) -> None:
-        b = TraceBuilder()
+    def test_what_does_not_say_how_it_was_made_may_be_a_half(self, b: TraceBuilder) -> None:
         to_host(b, 0, 100, at=0, copy_kind=None)
         from_host(b, 2 * MS, 3 * MS, at=10, copy_kind=None)
         assert moved(b) == [("staged", 0, 7, 0, 3 * MS)]
 
-    def test_a_copy_in_between_parts_them(self) -> None:
-        b = TraceBuilder()
+    def test_a_copy_in_between_parts_them(self, b: TraceBuilder) -> None:
         to_host(b, 0, 100, at=0)
         peer(b, 200, 300, 3, 4, at=5)
         from_host(b, 2 * MS, 3 * MS, at=10)
         assert sorted(row[0] for row in moved(b)) == ["d2h", "h2d", "p2p"]
 
     @pytest.mark.parametrize(("size", "rows"), [(4095, 2), (4096, 1)])
-    def test_results_that_are_read_are_no_halves(self, size: int, rows: int) -> None:
-        b = TraceBuilder()
+    def test_results_that_are_read_are_no_halves(
+        self, size: int, rows: int, b: TraceBuilder
+    ) -> None:
         to_host(b, 0, 10, bytes=size)
         from_host(b, 12, 20, bytes=size)
         assert len(moved(b)) == rows
 
 
 class TestTwoHop:
-    def test_through_a_gpu_that_joins_both(self) -> None:
-        b = TraceBuilder()
+    def test_through_a_gpu_that_joins_both(self, b: TraceBuilder) -> None:
         peer(b, 0, 10, 0, 4, stage="WU", iteration=3)
         peer(b, 11, 20, 4, 7)
         assert copy_transfers(b.trace(), QUAD).select(ATTRIBUTED).rows() == [
@@ -354,8 +333,7 @@ class TestTwoHop:
         ]
         assert [row[0] for row in moved(b)] == ["p2p", "p2p"]  # of no machine is it known
 
-    def test_one_thread_launches_both_before_the_first_ends(self) -> None:
-        b = TraceBuilder()
+    def test_one_thread_launches_both_before_the_first_ends(self, b: TraceBuilder) -> None:
         peer(b, 0, 100, 0, 4, at=0)
         b.op("other", start=200, end=300, device=4)
         peer(b, 20 * MS, 30 * MS, 4, 7, at=10)
@@ -400,21 +378,18 @@ class TestTwoHop:
             pytest.param({"dst": None}, id="unknown end"),
         ],
     )
-    def test_what_is_none(self, second: dict[str, Any]) -> None:
-        b = TraceBuilder()
+    def test_what_is_none(self, second: dict[str, Any], b: TraceBuilder) -> None:
         peer(b, 0, 10, 0, 4)
         peer(b, **({"start": 10, "end": 200 * US, "src": 4, "dst": 7} | second))
         assert [row[0] for row in moved(b, QUAD)] == ["p2p", "p2p"]
 
-    def test_over_a_first_hop_without_a_link(self) -> None:
-        b = TraceBuilder()
+    def test_over_a_first_hop_without_a_link(self, b: TraceBuilder) -> None:
         peer(b, 0, 10, 0, 4)
         peer(b, 10, 20, 4, 7)
         assert len(moved(b, machine_of((4, 7)))) == 2
 
     @pytest.mark.parametrize(("gap_ns", "rows"), [(100_000, 1), (100_001, 2)])
-    def test_how_close_hops_are(self, gap_ns: int, rows: int) -> None:
-        b = TraceBuilder()
+    def test_how_close_hops_are(self, gap_ns: int, rows: int, b: TraceBuilder) -> None:
         peer(b, 0, 10, 0, 4)
         peer(b, 10 + gap_ns, 20 + gap_ns, 4, 7)
         assert len(moved(b, QUAD)) == rows
@@ -431,8 +406,9 @@ class TestTwoHop:
             ({"device": 3, "start": 14}, True),
         ],
     )
-    def test_what_starts_in_between(self, row: dict[str, Any], found: bool) -> None:
-        b = TraceBuilder()
+    def test_what_starts_in_between(
+        self, row: dict[str, Any], found: bool, b: TraceBuilder
+    ) -> None:
         peer(b, 0, 10, 0, 4)
         b.op("other", end=30, **row)
         peer(b, 15, 25, 4, 7)
@@ -451,8 +427,7 @@ class TestTwoHop:
         peer(b, 10, 20, 1, 4)
         assert moved(b, line) == [("two_hop", 0, 2, 0, 20), ("p2p", 1, 4, 10, 20)]
 
-    def test_gpus_by_their_place_in_the_machine(self) -> None:
-        b = TraceBuilder()
+    def test_gpus_by_their_place_in_the_machine(self, b: TraceBuilder) -> None:
         peer(b, 0, 10, 10, 11)
         peer(b, 10, 20, 11, 12)
         assert len(moved(b, QUAD)) == 2
@@ -479,8 +454,7 @@ class TestMpi:
         to_host(b, 140, 142, 0, at=40, correlation=99)
         from_host(b, 142, 144, 7, at=40, correlation=99)
 
-    def test_all_kinds_keep_their_ends(self) -> None:
-        b = TraceBuilder()
+    def test_all_kinds_keep_their_ends(self, b: TraceBuilder) -> None:
         self.four(b)
         _mpi(b, 5, 50)
         table = copy_transfers(b.trace())
@@ -496,14 +470,12 @@ class TestMpi:
         "row",
         [{"name": "MPI_Sendrecv"}, {"name": "Sendrecv", "domain": "MPI"}],
     )
-    def test_ranges_will_do(self, row: dict[str, Any]) -> None:
-        b = TraceBuilder()
+    def test_ranges_will_do(self, row: dict[str, Any], b: TraceBuilder) -> None:
         self.four(b)
         b.range(5, 50, **row)
         assert {each[0] for each in moved(b)} == {"mpi"}
 
-    def test_of_calls_in_calls_the_outer_one_counts(self) -> None:
-        b = TraceBuilder()
+    def test_of_calls_in_calls_the_outer_one_counts(self, b: TraceBuilder) -> None:
         self.four(b)
         _mpi(b, 5, 50)
         _mpi(b, 12, 15)
@@ -519,15 +491,13 @@ class TestMpi:
         ],
     )
     def test_the_whole_launching_call_counts(
-        self, start: int, end: int, methods: list[str]
+        self, start: int, end: int, methods: list[str], b: TraceBuilder
     ) -> None:
-        b = TraceBuilder()
         self.four(b)
         _mpi(b, start, end)
         assert [each[0] for each in moved(b)] == methods
 
-    def test_what_is_no_mpi_call_of_the_thread(self) -> None:
-        b = TraceBuilder()
+    def test_what_is_no_mpi_call_of_the_thread(self, b: TraceBuilder) -> None:
         self.four(b)
         _mpi(b, 5, 50, thread=1)
         _mpi(b, 5, 50, library="other")
@@ -536,15 +506,13 @@ class TestMpi:
         b.start_end(5, 50, "MPI_Isend")
         assert [each[0] for each in moved(b)] == ["p2p", "d2h", "h2d", "staged"]
 
-    def test_two_calls_one_after_the_other_are_not_one(self) -> None:
-        b = TraceBuilder()
+    def test_two_calls_one_after_the_other_are_not_one(self, b: TraceBuilder) -> None:
         to_host(b, 100, 110, at=19, launch_end=21)
         _mpi(b, 10, 20)
         _mpi(b, 20, 30)
         assert [each[0] for each in moved(b)] == ["d2h"]
 
-    def test_what_mpi_sends_is_not_what_it_receives(self) -> None:
-        b = TraceBuilder()
+    def test_what_mpi_sends_is_not_what_it_receives(self, b: TraceBuilder) -> None:
         to_host(b, 100, 110, 0, at=10)
         from_host(b, 120, 130, 7, at=20)
         peer(b, 200, 210, 0, 4, at=30)

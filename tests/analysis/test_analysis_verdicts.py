@@ -80,8 +80,7 @@ class TestMeta:
         opinions = [_decided(process, "FP", "nvtx", 1) for process in range(2)]
         assert verdict_meta(_trace(verdicts, opinions)).get("cut") == told
 
-    def test_an_attributed_trace_without_work(self) -> None:
-        builder = TraceBuilder()
+    def test_an_attributed_trace_without_work(self, builder: TraceBuilder) -> None:
         builder.range(0, 9, "something")
         assert verdict_meta(builder.judged()) == {"verdict": {"other": 1}}
 
@@ -161,8 +160,7 @@ def test_why_the_update_is_no_residual(
     assert unknown_passes(_trace(verdicts, opinions)) == why
 
 
-def test_the_residual_of_a_trace() -> None:
-    builder = TraceBuilder()
+def test_the_residual_of_a_trace(builder: TraceBuilder) -> None:
     builder.range(0, 100, "forward")
     builder.range(100, 200, "backward")
     builder.op("f", 10, start=10, end=60)
@@ -202,8 +200,9 @@ class TestSources:
     def test_of_no_ops(self) -> None:
         assert confusion(_trace([_verdict()], [])).is_empty()
 
-    def test_of_an_attributed_trace_each_op_is_once_its_own_sources(self) -> None:
-        builder = TraceBuilder()
+    def test_of_an_attributed_trace_each_op_is_once_its_own_sources(
+        self, builder: TraceBuilder
+    ) -> None:
         builder.range(0, 100, "forward")
         builder.range(100, 200, "backward")
         builder.op("dgrad", 10, start=12, end=22)  # named otherwise than its range says

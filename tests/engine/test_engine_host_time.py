@@ -86,8 +86,7 @@ def test_layers_are_in_the_stage_of_the_range_around_them(steps: Trace) -> None:
     ]
 
 
-def test_stages_reach_as_deep_as_ranges_lie() -> None:
-    builder = TraceBuilder()
+def test_stages_reach_as_deep_as_ranges_lie(builder: TraceBuilder) -> None:
     builder.range(0, 100, "FP")
     for depth in range(1, 14):
         builder.range(depth, 100 - depth, f"part {chr(96 + depth)}")
@@ -103,8 +102,9 @@ def test_percentiles_are_over_iterations(steps: Trace) -> None:
     assert table.filter(pl.col("stage") == "FP")["median_ns"].to_list() == [300]
 
 
-def test_percentiles_of_processes_that_number_their_steps_differently() -> None:
-    builder = TraceBuilder()
+def test_percentiles_of_processes_that_number_their_steps_differently(
+    builder: TraceBuilder,
+) -> None:
     for process in (0, 1):
         for number in range(2):
             at = 100 * number
@@ -114,8 +114,7 @@ def test_percentiles_of_processes_that_number_their_steps_differently() -> None:
     assert table.select("iterations", "median_ns", "devices").rows() == [(2, 40, 2)]
 
 
-def test_each_process_is_a_window_of_its_own() -> None:
-    builder = TraceBuilder()
+def test_each_process_is_a_window_of_its_own(builder: TraceBuilder) -> None:
     builder.range(0, 100, "FP")
     builder.range(50, 250, "FP", thread=10)
     answer = breakdown(builder.attributed())
@@ -124,9 +123,8 @@ def test_each_process_is_a_window_of_its_own() -> None:
     assert (meta["processes"], meta["window_ns"]) == (2, 300)
 
 
-def test_ranges_of_two_domains_that_cross() -> None:
+def test_ranges_of_two_domains_that_cross(builder: TraceBuilder) -> None:
     """Each is busy for all its time; what is exposed of the second is what the first leaves."""
-    builder = TraceBuilder()
     builder.range(0, 10, "FP", domain="a")
     builder.range(5, 100, "WU", domain="b")
     builder.range(200, 300, "FP", domain="a", thread=1)  # these nest, whatever their domains
@@ -150,15 +148,13 @@ def test_what_only_gpu_work_can_be_broken_down_by(steps: Trace, key: str) -> Non
         breakdown(steps, "range", inclusive=True)
 
 
-def test_neither_work_nor_ranges() -> None:
-    builder = TraceBuilder()
+def test_neither_work_nor_ranges(builder: TraceBuilder) -> None:
     builder.range(0, 10, "something")
     with pytest.raises(MissingDataError, match="neither GPU work nor NVTX ranges"):
         breakdown(builder.attributed())
 
 
-def test_iterations_that_are_not_there() -> None:
-    builder = TraceBuilder()
+def test_iterations_that_are_not_there(builder: TraceBuilder) -> None:
     builder.range(0, 10, "FP")
     with pytest.raises(UsageError, match="no iterations"):
         breakdown(builder.attributed(), "iteration")

@@ -125,8 +125,7 @@ def test_iterations_that_are_skipped_are_in_no_number(training: Trace) -> None:
     ]
 
 
-def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs() -> None:
-    builder = TraceBuilder()
+def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs(builder: TraceBuilder) -> None:
     for number in (0, 1):
         builder.range(100 * number, 100 * number + 100, f"step {number}")
         builder.range(100 * number + 10, 100 * number + 60, "forward")
@@ -144,8 +143,9 @@ def test_what_a_skipped_iteration_left_to_run_counts_where_it_runs() -> None:
     ]  # fmt: skip
 
 
-def test_a_start_end_range_that_was_skipped_is_listed_for_one_op_that_runs_later() -> None:
-    builder = TraceBuilder()
+def test_a_start_end_range_that_was_skipped_is_listed_for_one_op_that_runs_later(
+    builder: TraceBuilder,
+) -> None:
     for number in (0, 1):
         builder.range(100 * number, 100 * number + 100, f"step {number}")
         builder.op("gemm", 100 * number + 20, start=100 * number + 30, end=100 * number + 60)
@@ -157,8 +157,7 @@ def test_a_start_end_range_that_was_skipped_is_listed_for_one_op_that_runs_later
     ).rows() == [("upload", 0, 1, 0, 10)]  # fmt: skip
 
 
-def test_by_kernel_what_crosses_from_step_to_step_is_one_op() -> None:
-    builder = TraceBuilder()
+def test_by_kernel_what_crosses_from_step_to_step_is_one_op(builder: TraceBuilder) -> None:
     for number in (0, 1, 2):
         builder.range(100 * number, 100 * number + 100, f"step {number}")
         builder.op("gemm", 100 * number + 20, start=100 * number + 30, end=100 * number + 60)
@@ -180,8 +179,9 @@ def test_projected_ranges(training: Trace) -> None:
     ]  # fmt: skip
 
 
-def test_a_start_end_range_holds_what_its_process_launches_on_any_thread() -> None:
-    builder = TraceBuilder()
+def test_a_start_end_range_holds_what_its_process_launches_on_any_thread(
+    builder: TraceBuilder,
+) -> None:
     builder.start_end(0, 100, "upload")
     builder.start_end(50, 120, "upload")
     builder.start_end(0, 10, "nothing")
@@ -204,8 +204,7 @@ def test_a_start_end_range_holds_what_its_process_launches_on_any_thread() -> No
     ]  # fmt: skip
 
 
-def test_ranges_on_several_devices_are_busy_on_each() -> None:
-    builder = TraceBuilder()
+def test_ranges_on_several_devices_are_busy_on_each(builder: TraceBuilder) -> None:
     builder.range(0, 100, "forward")
     for device in (0, 1):
         builder.op("gemm", 10 + device, start=20, end=40, device=device)
@@ -213,8 +212,7 @@ def test_ranges_on_several_devices_are_busy_on_each() -> None:
     assert (row["projected_ns"], row["busy_ns"], row["share"]) == (20, 40, 1.0)
 
 
-def test_what_runs_beside_each_other_counts_once_where_paths_meet() -> None:
-    builder = TraceBuilder()
+def test_what_runs_beside_each_other_counts_once_where_paths_meet(builder: TraceBuilder) -> None:
     builder.range(0, 100, "root")
     for place, name in enumerate(("a", "b", "c")):
         builder.range(10 * place + 1, 10 * place + 9, name)

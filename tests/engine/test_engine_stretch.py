@@ -138,9 +138,8 @@ def test_steps_are_as_by_iteration(ddp: tk.Run) -> None:
         assert set(calls["iteration"]) == set(range(first, last + 1))
 
 
-def test_what_comes_after_a_chosen_step_is_in_it() -> None:
+def test_what_comes_after_a_chosen_step_is_in_it(builder: TraceBuilder) -> None:
     """Evaluation lasts until the next step begins, which is not chosen."""
-    builder = TraceBuilder()
     for step in range(3):
         builder.iteration(step, 100 * step, 100 * step + 40, source="ranges")
         builder.op("gemm", 100 * step, end=100 * step + 30, stage="FP", iteration=step)
@@ -168,8 +167,7 @@ def test_a_step_that_an_edge_cuts_is_none(ddp: tk.Run) -> None:
         ddp.critical_path(between=(end - 1000, end))
 
 
-def test_what_follows_the_last_step_may_be_cut() -> None:
-    builder = TraceBuilder()
+def test_what_follows_the_last_step_may_be_cut(builder: TraceBuilder) -> None:
     for step in range(3):
         builder.iteration(step, 100 * step, 100 * step + 90)
         builder.op("gemm", 100 * step + 5, start=100 * step + 10, end=100 * step + 60, stage="FP")

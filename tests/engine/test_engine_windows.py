@@ -506,9 +506,8 @@ def test_parts_of_steps_add_up_to_them(ops: list[Op], steps: Steps) -> None:
     assert set(inside_and_out["stage"]) == set(every["stage"])
 
 
-def test_idle_time_by_the_range_that_the_host_is_in() -> None:
+def test_idle_time_by_the_range_that_the_host_is_in(builder: TraceBuilder) -> None:
     """Nothing runs from 20 to 60 and from 70 to 100, in step 0, and from 110 to 115 in step 1."""
-    builder = TraceBuilder()
     for number in range(2):
         at = 100 * number
         builder.iteration(number, at, at + 90)
@@ -629,9 +628,10 @@ def test_what_ran_before_all_that_was_launched_is_of_no_step() -> None:
     assert _step_begins([*earlier, *STEP_OPS], thread=0)[:2] == [(None, 1), (0, 10)]
 
 
-def test_processes_that_share_a_gpu_end_their_last_steps_by_themselves() -> None:
+def test_processes_that_share_a_gpu_end_their_last_steps_by_themselves(
+    builder: TraceBuilder,
+) -> None:
     """The last step of the first took 380 ns, until that of the other one ended, and not 30."""
-    builder = TraceBuilder()
     for process, length in ((0, 30), (1, 200)):
         for step in range(3):
             begin = 100 + step * length

@@ -259,8 +259,7 @@ def test_steps_of_a_long_run_are_written_without_the_rest(
         assert 0 < near.height(table) < other.trace.height(table), table
 
 
-def test_counters_and_overlapping_ops(tmp_path: Path) -> None:
-    b = TraceBuilder()
+def test_counters_and_overlapping_ops(tmp_path: Path, b: TraceBuilder) -> None:
     b.op("one", at=0, start=10, end=30)
     b.op("two", at=1, start=20, end=40)
     trace = b.trace()
@@ -279,8 +278,9 @@ def test_counters_and_overlapping_ops(tmp_path: Path) -> None:
     assert [*found.counters.values()] == [[(15, 2.5)]]
 
 
-def test_what_a_clock_put_before_zero_is_written_from_zero_on(tmp_path: Path) -> None:
-    b = TraceBuilder()
+def test_what_a_clock_put_before_zero_is_written_from_zero_on(
+    tmp_path: Path, b: TraceBuilder
+) -> None:
     b.op("early", at=-40, start=-30, end=-10)
     b.op("late", at=5, start=20, end=40)
     export(b.trace(), tmp_path / "early.pftrace")
