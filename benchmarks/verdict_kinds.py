@@ -77,6 +77,10 @@ def autoregressive(correlation: float, noise: float = 0.0) -> Draw:
     return draw
 
 
+def _long_drift(random: np.random.Generator, pairs: int, steps: int) -> Floats:
+    return autoregressive(np.exp(-2 / steps), 1)(random, pairs, steps)
+
+
 def _second_order(random: np.random.Generator, pairs: int, steps: int) -> Floats:
     settled = 100
     new = random.normal(size=(settled + steps, pairs))
@@ -197,6 +201,19 @@ KINDS = (
     Kind("sine of 20", "a wave of 3 % over 20 steps", _sine(20)),
     Kind("cold start", "the first three steps take 8, 3 and 1.5 times as long", _cold),
     Kind("unlike", "sd 2 % in A, in B 5 steps of 6 %", _normal, other=_wide, other_steps=5),
+    Kind(
+        "rare slow",
+        "every 25th step takes 3 times as long; 8 steps in B",
+        _every(25, 3),
+        always=True,
+        other_steps=8,
+    ),
+    Kind(
+        "long drift",
+        "AR over half of the recording, and noise of equal size",
+        _long_drift,
+        has_mean=False,
+    ),
     Kind("random walk", "no mean at all", _walk, has_mean=False),
 )
 """What verdicts are tried on: equal means in both runs."""

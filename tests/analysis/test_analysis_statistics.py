@@ -258,6 +258,26 @@ def test_a_tenth_step_that_is_slow_hides_no_change() -> None:
     assert (equal.p_value <= 0.05).mean() <= 0.08
 
 
+@pytest.mark.parametrize("steps", [(8, 200), (200, 8)])
+@pytest.mark.parametrize("is_regular", [True, False])
+def test_few_steps_that_lack_rare_slow_ones_show_no_difference(
+    steps: tuple[int, int], *, is_regular: bool
+) -> None:
+    """One step of 25 takes 3 times as long, by turns or by chance: 8 steps most often have none."""
+    random = np.random.default_rng(7)
+    sides = []
+    for number in steps:
+        slow = random.random((300, number)) < 1 / 25
+        if is_regular:
+            slow[:] = np.arange(number) % 25 == 24
+        quick = random.normal(10_000, 200, slow.shape)
+        sides.append(np.rint(quick * np.where(slow, 3, 1)).astype(np.int64))
+    kinds = [regularly_slow(each[0]) if is_regular else None for each in sides]
+    assert [each is not None for each in kinds] == [is_regular and n == 200 for n in steps]
+    found = differences(sides[0], sides[1], related=False, regular=(kinds[0], kinds[1]))
+    assert ((found.low > 0) | (found.high < 0)).mean() <= 0.05
+
+
 # -- steps that depend on each other -----------------------------------------------------------
 
 

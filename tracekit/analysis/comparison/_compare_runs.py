@@ -69,8 +69,8 @@ _SCHEMA = {
 }
 _COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 _IDLE = ("idle", "between_steps")
-_FEW_STEPS = 20
-"""With fewer steps, drift looks like a difference; the first line then has a caveat."""
+_FEW_STEPS = 200
+"""With fewer steps, drift under noise is hardly found; the first line then has a caveat."""
 _FEW = 4
 """Number of ranges of the host that a note names."""
 
@@ -226,9 +226,10 @@ def compare(
     odd = outlier_rows(found.traces, found.measured, steps)
     without = without_outliers(odd, step, steps)
     of_steps = any(run.iterations for run in found.measured)
+    few = min(len(run.iterations) for run in found.measured) < _FEW_STEPS
     first = headline(
         parts, step, found.reasons, metric=metric, least=least, one_run=one_run, of_steps=of_steps,
-        few=min(len(run.iterations) for run in found.measured) < _FEW_STEPS,
+        may_drift=few or bool(dependence_note(step, steps)),
         without=without, ops={} if found.basis else ops_of(table),
     )  # fmt: skip
     return answered(

@@ -28,10 +28,6 @@ _MOST = 0.5
 _OTHER_WORK = 0.2
 """Where a part has so many more ops a step in one run than in the other, the numbers are named."""
 
-_SUPPOSED = (
-    ", if steps do not depend on each other over more than a few",
-    ", if step times are correlated over few steps",
-)
 _LINES, _WIDTH = 2, 118
 """A sentence that takes more lines of a terminal of 120 columns is shortened."""
 
@@ -51,7 +47,7 @@ def headline(
     *,
     metric: Metric = "mean",
     least: float | None = None,
-    few: bool = False,
+    may_drift: bool = False,
     one_run: bool = False,
     of_steps: bool = True,
     without: Sequence[str] = (),
@@ -60,9 +56,8 @@ def headline(
     """Return the first line: the change of the step, whether it is significant, and its main parts.
 
     If the text exceeds two lines of 120 columns, it is shortened in this order: omit the typical
-    step (if outliers are named), name fewer outliers, shorten the caveat on few steps, omit parts
-    that changed in the other direction, then op counts, and last (if outliers are named) the parts
-    that make up the change.
+    step (if outliers are named), name fewer outliers, omit parts that changed in the other
+    direction, then op counts, and last (if outliers are named) the parts that make up the change.
 
     Parameters
     ----------
@@ -72,8 +67,8 @@ def headline(
         Why the runs are not comparable.
     metric, least
         Metric of the step, and least change that matters, in percent: as for `compare`.
-    few
-        Whether steps are so few that a dependence between neighbours would not be detected.
+    may_drift
+        Whether steps vary slowly, or are so few that this would not be detected.
     one_run
         Whether A and B are the same run.
     of_steps
@@ -85,7 +80,8 @@ def headline(
     """
     first = ["A and B are one run"] if one_run else []
     first.append(f"{'step' if of_steps else 'recording'}: {_change(step)}")
-    standing = _standing(step, few=few, least=least) if step["delta_ns"] else [""]
+    if step["delta_ns"]:
+        first.append(_standing(step, may_drift=may_drift, least=least))
     is_asked = metric != "mean" or least is not None
     judgement = judged(step, metric, least)["sentence"] if is_asked else ""
     last = f"not comparable ({'; '.join(reasons)})" if reasons else ""
@@ -97,8 +93,8 @@ def headline(
     parts = contributions.with_columns(pl.col("part").replace(names))
     carried = _carried(parts, step["delta_ns"], ops or {}) or [""]
     carried += [""] if without else []
-    for carry, stands, odd, usual in product(carried, standing, named, typical):
-        sentence = "; ".join(filter(None, [*first, stands, carry, usual, judgement, odd, last]))
+    for carry, odd, usual in product(carried, named, typical):
+        sentence = "; ".join(filter(None, [*first, carry, usual, judgement, odd, last]))
         if len(wrap(sentence, _WIDTH)) <= _LINES:
             break
     return sentence
@@ -121,26 +117,26 @@ def _recordings(step: Mapping[str, Any], side: str) -> str:
     return "" if number is None else f" ({number} recording{'' if number == 1 else 's'})"
 
 
-def _standing(step: Mapping[str, Any], *, few: bool, least: float | None) -> list[str]:
-    """Return versions of a clause, longest first: whether the change of the step is significant.
+def _standing(step: Mapping[str, Any], *, may_drift: bool, least: float | None) -> str:
+    """Return a clause: whether the change of the step is significant.
 
-    It has a caveat if steps are `few`. `least` is the least change that matters, in percent.
+    It has a caveat if steps `may_drift`. `least` is the least change that matters, in percent.
     """
     if step["verdict"] is None:
-        return ["no verdict"]
+        return "no verdict"
     if step.get("reason"):
-        return [f"unknown: {step['reason']}"]
+        return f"unknown: {step['reason']}"
     outcome = _SHOWN.get(step["verdict"], "not shown")
     if outcome == "shown":
         outcome += " of these two recordings" if "a_runs" not in step else " of the two programs"
     if step["low_ns"] is None:
-        return [outcome]
+        return outcome
     if step["verdict"] == SMALL:
         percent = LEAST_PERCENT if least is None else least
         outcome = f"no difference that matters (within {percent:g} % of the step)"
-    supposed = _SUPPOSED if few else ("",)
+    supposed = ", if steps correlate over few steps" if may_drift else ""
     ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
-    return [f"{outcome}, 95 % interval {ends}{each}" for each in supposed]
+    return f"{outcome}, 95 % interval {ends}{supposed}"
 
 
 def _typical(step: Mapping[str, Any], metric: Metric) -> str:

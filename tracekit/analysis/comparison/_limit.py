@@ -12,18 +12,16 @@ import numpy as np
 from tracekit.analysis.comparison._headline import Metric, length_text
 from tracekit.analysis.comparison._recordings import least_enough, reach_of
 from tracekit.analysis.statistics import (
-    COSINES,
     ENOUGH,
     LEVEL,
     Flags,
     Floats,
     Regular,
-    long_run,
+    mean_errors,
     quantile,
     regularly_slow,
     shift,
     welch_error,
-    within_kinds,
 )
 from tracekit.errors import UsageError
 
@@ -171,22 +169,18 @@ def _named(lengths: Floats, is_outlier: Flags, numbers: Sequence[int], side: str
 
 
 def _of_means(a: _Steps, b: _Steps, factor: float) -> _Excess | None:
-    (within_a, off_a), (within_b, off_b) = (
-        within_kinds(each.kept[np.newaxis, :], each.regular) for each in (a, b)
-    )
-    of_a, of_b = long_run(within_a), long_run(within_b)
-    if of_a.drifts[0] or of_b.drifts[0]:
+    scaled = (factor * a.kept[np.newaxis, :], b.kept[np.newaxis, :])
+    variances, off, drifts = mean_errors(scaled, (a.regular, b.regular))
+    if drifts[0]:
         return None
-    free, numbers = np.full(1, float(COSINES)), (len(a.kept), len(b.kept))
-    off = abs(float(off_b[0] - factor * off_a[0]))
+    numbers = (len(a.kept), len(b.kept))
 
     def reach(more: int) -> float:
-        variances = (
-            factor**2 * of_a.variance * numbers[0] / (numbers[0] + more),
-            of_b.variance * numbers[1] / (numbers[1] + more),
+        of_a, of_b = (
+            each * number / (number + more) for each, number in zip(variances, numbers, strict=True)
         )
-        variance, freedom = welch_error(variances, (free, free))
-        return float(quantile(freedom[0], LEVEL) * math.sqrt(variance[0])) + off
+        variance, freedom = welch_error((of_a, of_b))
+        return float(quantile(freedom[0], LEVEL) * math.sqrt(variance[0]) + off[0])
 
     base, other = float(a.kept.mean()), float(b.kept.mean())
     middle, now = other - factor * base, reach(0)

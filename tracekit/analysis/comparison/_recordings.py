@@ -84,14 +84,17 @@ def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
 
     A side with a single recording is given the scatter of the other side.
     """
-    numbers = (a.shape[1], b.shape[1])
+    several = a if a.shape[1] > 1 else b
+    of_a, of_b = ((each if each.shape[1] > 1 else several).var(axis=1, ddof=1) for each in (a, b))
+    return _error((of_a, of_b), (a.shape[1], b.shape[1]))
+
+
+def _error(variances: tuple[Floats, Floats], numbers: tuple[int, int]) -> tuple[Floats, Floats]:
+    """Return as `difference_error` does, from the variances of either side's `numbers` of runs."""
+    of_a, of_b = variances[0] / numbers[0], variances[1] / numbers[1]
     if min(numbers) > 1:
-        of_a, of_b = (each.var(axis=1, ddof=1) / each.shape[1] for each in (a, b))
-        freedoms = [np.full(len(a), number - 1.0) for number in numbers]
-        return welch_error((of_a, of_b), (freedoms[0], freedoms[1]))
-    several = a if numbers[0] > 1 else b
-    variance: Floats = several.var(axis=1, ddof=1) * (1 / numbers[0] + 1 / numbers[1])
-    return variance, np.full(len(a), several.shape[1] - 1.0)
+        return welch_error((of_a, of_b), (numbers[0] - 1, numbers[1] - 1))
+    return of_a + of_b, np.full(len(of_a), max(numbers) - 1.0)
 
 
 def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: float) -> float:
@@ -106,12 +109,8 @@ def reach_of(spreads: tuple[float, float], numbers: tuple[int, int], level: floa
     level
         Confidence level of the interval, such as 0.95.
     """
-    most = max(numbers)
-    variances = [np.array([s**2 / n]) for s, n in zip(spreads, numbers, strict=True)]
-    freedoms = [np.array([n - 1.0 if n > 1 else most - 1.0]) for n in numbers]
-    variance, freedom = welch_error((variances[0], variances[1]), (freedoms[0], freedoms[1]))
-    if min(numbers) == 1:
-        freedom = np.array([most - 1.0])
+    of_a, of_b = np.square(spreads)[:, np.newaxis]
+    variance, freedom = _error((of_a, of_b), numbers)
     return float(quantile(freedom[0], (1 + level) / 2) * np.sqrt(variance[0]))
 
 

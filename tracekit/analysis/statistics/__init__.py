@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Shift,
         adjusted_p_values,
         differences,
+        mean_errors,
         p_values,
         quantile,
         shift,

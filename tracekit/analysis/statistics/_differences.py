@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -33,7 +33,8 @@ OF_ROWS = (
 METHOD = (
     "interval: Student's t for the difference of means, degrees of freedom by Welch, 95 %, from "
     "variances at the four lowest frequencies (equal-weighted cosines), within kinds where slow "
-    "steps come regularly, widened by 1.2 (of fewer than 8 steps 1.3), "
+    "steps come regularly, widened by 1.2 (of fewer than 8 steps 1.3); where one run has at most "
+    "half the steps of the other, they are taken to vary at least as much as those; "
     f"{OF_ROWS}, unknown where steps drift through the run"
 )
 _AT_MOST = 2_000
@@ -119,18 +120,39 @@ def _errors(
     regularly slow step more or less; ``is_same``, whether `a` and `b` agree in each step;
     ``is_unknown``, whether a sample drifts (see `LongRun`), so that no test is possible.
     """
-    (within_a, off_a), (within_b, off_b) = (
-        within_kinds(each, kinds) for each, kinds in zip((a, b), regular, strict=True)
-    )
-    of_a, of_b = long_run(within_a), long_run(within_b)
-    free = np.full(len(a), float(COSINES))
-    variance, freedom = welch_error((of_a.variance, of_b.variance), (free, free))
+    variances, off, drifts = mean_errors((a, b), regular)
+    variance, freedom = welch_error(variances)
     apart = b.sum(axis=1) / b.shape[1] - a.sum(axis=1) / a.shape[1]
     is_same = (a == b).all(axis=1) if a.shape == b.shape else np.zeros(len(a), dtype=bool)
     variance[is_same] = 0
-    is_unknown = (of_a.drifts | of_b.drifts) & ~is_same & ~_is_one_sided(a, b)
-    off = np.where(is_same, 0, np.abs(off_b - off_a))
-    return variance, freedom, apart, off, is_same, is_unknown
+    is_unknown = drifts & ~is_same & ~_is_one_sided(a, b)
+    return variance, freedom, apart, np.where(is_same, 0, off), is_same, is_unknown
+
+
+def mean_errors(
+    samples: tuple[Numbers | Floats, Numbers | Floats],
+    regular: tuple[Regular | None, Regular | None],
+) -> tuple[tuple[Floats, Floats], Floats, Flags]:
+    """Return the error of the difference of two means, per row of two samples.
+
+    If one run has at most half the steps of the other, its steps are taken to vary at least as much
+    as those: slow steps that are rare in the long run may be lacking in the short one by chance.
+
+    Returns
+    -------
+    The variances of both means; ``off``, the part of the difference that may come from recording
+    one regularly slow step more or less; and whether either sample drifts.
+    """
+    within, offs = zip(*map(within_kinds, samples, regular), strict=True)
+    found = [long_run(each) for each in within]
+    variances = [each.variance for each in found]
+    for this, other in ((0, 1), (1, 0)):
+        if 2 * (steps := samples[this].shape[1]) <= samples[other].shape[1]:
+            longer = samples[other] if regular[this] is None else within[other]
+            spread = (longer - longer[:, :1]).var(axis=1, ddof=1)  # exactly 0 of what never varies
+            variances[this] = np.maximum(variances[this], spread / steps)
+    off: Floats = np.abs(offs[1] - offs[0])
+    return (variances[0], variances[1]), off, found[0].drifts | found[1].drifts
 
 
 def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
@@ -141,9 +163,13 @@ def _is_one_sided(a: Numbers, b: Numbers) -> Flags:
 
 
 def welch_error(
-    variances: tuple[Floats, Floats], freedoms: tuple[Floats, Floats]
+    variances: tuple[Floats, Floats],
+    freedoms: tuple[Floats | float, Floats | float] = (COSINES, COSINES),
 ) -> tuple[Floats, Floats]:
-    """Return the variance of a difference of two means, and its Welch degrees of freedom."""
+    """Return the variance of a difference of two means, and its Welch degrees of freedom.
+
+    Those of either mean (`freedoms`) are by default the ones of `long_run`.
+    """
     variance = variances[0] + variances[1]
     below = variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1]
     freedom = np.ones_like(variance)
@@ -260,8 +286,7 @@ def _outside(steps: list[int], errors: list[float], level: float) -> int:
     `steps` are the runs' numbers of steps, `errors` their results of `_error`.
     """
     of_a, of_b = (np.array([each]) for each in errors)
-    free = np.full(1, float(COSINES))
-    variance, freedom = welch_error((of_a, of_b), (free, free))
+    variance, freedom = welch_error((of_a, of_b))
     pairs = steps[0] * steps[1]
     spread = pairs * np.sqrt(variance[0] * (1 + 1 / sum(steps)) / 12)
     reach = float(quantile(freedom[0], (1 + level) / 2)) * spread
@@ -271,10 +296,8 @@ def _outside(steps: list[int], errors: list[float], level: float) -> int:
 # -- Student's t distribution ------------------------------------------------------------------
 
 
-_MANY = 1_000.0
-"""Degrees of freedom from which on the tail is an integral of the density, which falls fast."""
-_NORMAL = 1e13
-"""Degrees of freedom from which on the distribution is the normal one, to the last digit."""
+_NORMAL = 1e7
+"""Degrees of freedom from which on the distribution is the normal one, to six digits."""
 _CLOSE = 1e-14
 _MOST_TERMS = 10_000
 _MOST_STEPS = 1_000
@@ -295,9 +318,9 @@ def tail(freedom: ArrayLike, reach: ArrayLike) -> Floats:
     is_told = (free > 0) & (far >= 0)
     found[is_told & np.isinf(far)] = 0.0
     finite = is_told & np.isfinite(far)
-    for some, tail_of in ((finite & (free < _MANY), _exact), (finite & (free >= _MANY), _summed)):
-        if some.any():
-            found[some] = tail_of(np.minimum(free[some], _NORMAL), far[some])
+    normal, other = finite & (free >= _NORMAL), finite & (free < _NORMAL)
+    found[normal] = [math.erfc(each / math.sqrt(2)) / 2 for each in far[normal]]
+    found[other] = _exact(free[other], far[other])
     return found
 
 
@@ -328,22 +351,6 @@ def _quantile(freedom: bytes, level: float) -> bytes:
         found[open_] = last + (tail(here, last) - (1 - level)) / _density(here, last)
         open_[open_] = found[open_] > last * (1 + _SMALL_STEP)
     return found.tobytes()
-
-
-def _summed(free: Floats, far: Floats) -> Floats:
-    """Return Student's tail probability by numerical integration of the density."""
-    length = 60 / ((free + 1) * far / (free + far * far) + 6)
-    nodes, weights = _gauss_legendre()
-    places = far[:, None] + length[:, None] * (nodes + 1) / 2
-    found: Floats = _density(free[:, None], places) @ weights * length / 2
-    return found
-
-
-@cache
-def _gauss_legendre() -> tuple[Floats, Floats]:
-    """Return nodes and weights of Gauss-Legendre quadrature on [-1, 1]."""
-    nodes, weights = np.polynomial.legendre.leggauss(64)
-    return nodes, weights
 
 
 def _exact(free: Floats, far: Floats) -> Floats:
@@ -391,7 +398,7 @@ def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
     """Return the continued fraction in the incomplete beta function at x, by Lentz's method."""
     found = upper = np.ones(a.shape)
     lower = 1 / _apart(1 - (a + b) * x / (a + 1))
-    found = lower
+    found, is_open = lower, np.ones(a.shape, dtype=bool)
     for number in range(1, _MOST_TERMS):
         for term in (
             number * (b - number) * x / ((a + 2 * number - 1) * (a + 2 * number)),
@@ -400,8 +407,9 @@ def _fraction(a: Floats, b: Floats, x: Floats) -> Floats:
             upper = _apart(1 + term / upper)
             lower = 1 / _apart(1 + term * lower)
             change = upper * lower
-            found = found * change
-        if np.all(np.abs(change - 1) < _CLOSE):
+            found = np.where(is_open, found * change, found)
+        is_open &= np.abs(change - 1) >= _CLOSE
+        if not is_open.any():
             break
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from tracekit.analysis.facts import largest
-from tracekit.analysis.studies._ratios import PRECISION, RELATIVE, precision, ratio_interval
+from tracekit.analysis.studies._ratios import PRECISION, RELATIVE, STEPS, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     basis_of,
     is_told_apart,
@@ -198,8 +198,8 @@ def _medians(study: pl.DataFrame) -> pl.DataFrame:
         *(_ends(name, end) for name in _TIMES for end in ("low", "high")),
         runs=pl.len().cast(pl.Int64),
         parameters=pl.col("parameters").max(),
-        steps=known.pop("steps_step_ns"),
-        **{name: each for name, each in known.items() if not name.startswith("steps")},
+        steps=STEPS,
+        **known,
     )
 
 

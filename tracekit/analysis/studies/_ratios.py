@@ -70,26 +70,26 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
     Returns
     -------
     ``spread``, the relative variance of the mean (variance / mean^2); ``freedom``, its degrees of
-    freedom; ``scatter``, the relative variance of single runs; ``timed``, the number of runs with a
-    time (at least 1); and ``steps``, the number of steps of all runs.
+    freedom; ``scatter``, the relative variance of single runs; and ``timed``, the number of runs
+    with a time (at least 1).
     """
     timed, mean = pl.col(time).count().clip(1), pl.col(time).mean()
     several, scatter = timed >= _SEVERAL, (pl.col(time).std() / mean) ** 2
     alone = pl.lit(None, pl.Float64)
     if relative is not None:
         alone = relative.filter(pl.col(time).is_not_null()).first() ** 2
-    steps = pl.col("iterations").sum()
     return {
         "spread": pl.when(several).then(scatter / timed).otherwise(alone),
         "freedom": pl.when(several).then(timed - 1.0).otherwise(float(COSINES)),
         "scatter": pl.when(several).then(scatter),
         "timed": timed.cast(pl.Int64),
-        "steps": pl.when(steps > 0).then(steps),
     }
 
 
 RELATIVE = pl.col("step_se_ns") / pl.col("step_ns")
 """Standard error of a mean step over that mean."""
+STEPS = pl.col("iterations").sum().replace(0, None)
+"""Number of steps of pooled runs; null if none is known."""
 
 
 def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from tracekit.analysis.studies._epochs import (
     epoch_iterations,
     step_images,
 )
-from tracekit.analysis.studies._ratios import PRECISION, RELATIVE, precision, ratio_interval
+from tracekit.analysis.studies._ratios import PRECISION, RELATIVE, STEPS, precision, ratio_interval
 from tracekit.analysis.studies._study import (
     basis_of,
     is_told_apart,
@@ -229,6 +229,7 @@ def _summed(rows: pl.DataFrame) -> pl.DataFrame:
         cost_low=pl.col("cost").min(),
         cost_high=pl.col("cost").max(),
         weak=(pl.col("scaling") == "weak").any(),
+        steps=STEPS,
         **precision("cost", pl.when(pl.col("epoch_ns").is_null()).then(RELATIVE)),
         **_stage_precision(),
     )
