@@ -261,7 +261,7 @@ def _gain(means: pl.DataFrame) -> str:
     of_all = means.filter(architecture="all", weighting="job")
     columns = ("to", "faster_share", "throughput_faster_share", "jobs")
     return "; ".join(
-        f"with {to} {100 * step:.1f} % of {jobs:,} jobs have a shorter step, and "
+        f"with {to} {100 * step:.1f} % of {present.count(jobs, 'job')} have a shorter step, and "
         f"{100 * throughput:.1f} % handle more samples per second"
         for to, step, throughput, jobs in of_all.select(columns).iter_rows()
     )

@@ -273,11 +273,7 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
         "steps": job.bounds.height,
         "steps_ns": int(lengths.sum()),
         "step_p50_ns": int(lengths.quantile(0.5, "nearest") or 0),
-        **(
-            {"sum_over": f"{count(job.bounds.height, 'step')} of {count(job.gpus, 'GPU')} together"}
-            if job.has_steps and job.gpus > 1
-            else {}
-        ),
+        "sum_over": f"{count(job.bounds.height, 'step')} of {job.gpus}",
         **_input_ahead(job),
         **job.left_out,
         "unexplained_share": share,

@@ -94,9 +94,10 @@ class Job:
         return self.found.graph()
 
     @property
-    def gpus(self) -> int:
-        """Number of GPUs with work."""
-        return self.moments.ops["device"].n_unique()
+    def gpus(self) -> str:
+        """The GPUs that a step spans, in words."""
+        number = self.moments.ops["device"].n_unique()
+        return f"{number} GPUs together" if number > 1 else "1 GPU"
 
     def changed(self, graph: Graph, edges: pl.DataFrame) -> Job:
         """Return the job with another graph, whose edges are described by `edges`."""

@@ -120,7 +120,7 @@ def whatif(
         rows=pl.DataFrame([_row(each, measured, base, off) for each in replays], schema=_ROWS),
         meta={
             "steps": job.bounds.height,
-            **({"per": f"step of {job.gpus} GPUs together"} if job.gpus > 1 else {}),
+            "per": f"step of {job.gpus}",
             **job.left_out,
             "replay_error_share": error,
             "unexplained_share": recorded,

@@ -48,7 +48,7 @@ _PATH_WRITES = Json(
         **keys("steps"),
         "steps_ns": "count: Length of the steps, added up.",
         "step_p50_ns": "count: Median length of a step.",
-        **keys("sum_over?", "skip", "cold?"),
+        **keys("sum_over", "skip", "cold?"),
         "input_ahead_ns?": "count: How long input that the last step copies ahead runs on after "
         "it; other commands count it as part of that step.",
         "unexplained_share": "share or null: Share of the steps that is unexplained.",
@@ -135,7 +135,7 @@ def critical_path(
 _WHATIF_WRITES = Json(
     "whatif",
     meta={
-        **keys("steps", "per?", "skip", "cold?"),
+        **keys("steps", "per", "skip", "cold?"),
         "replay_error_share": "amount or null: By how much the unchanged replay of a step is off, "
         "over its length, in the median.",
         "unexplained_share": "share or null: Share of the recorded steps that is unexplained.",

@@ -291,15 +291,17 @@ def _meta(facts: Facts, rows: pl.DataFrame, asked: Collection[str]) -> dict[str,
     latest: dict[str, Any] = {}
     if facts.step_ns > _LONGER * facts.median_ns:
         known["median_step_ns"] = facts.median_ns
-    if facts.has_steps and "stragglers" in asked and "stragglers" not in rows["rule"]:
-        worst = _exchange_rules.latest_rank(facts)
-        length = worst["waited"] / max(facts.cells.height, 1) if worst else 0.0
-        if worst and (facts.is_worth(length) or worst["is_often"]):
-            known["waits_ns"] = length
-            latest = {
-                "device": worst["device"], "last": worst["last"], "collectives": worst["number"],
-                "caused_ns": round(worst["caused"] / facts.number),
-            }  # fmt: skip
+    waits = facts.waits.filter(pl.col("collective") != "send_recv")
+    of_stragglers = "stragglers" in asked and "stragglers" not in rows["rule"]
+    if facts.has_steps and of_stragglers and waits.height:
+        caused = (pl.col("caused_ns").sum() / facts.number).round().cast(pl.Int64)
+        by_gpu = waits.group_by("device").agg(
+            pl.col("is_last").sum().alias("last"), pl.len().alias("collectives"), caused
+        )
+        worst = by_gpu.sort("caused_ns", "device").row(-1, named=True)
+        length = int(waits["wait_ns"].sum()) / max(facts.cells.height, 1)
+        if facts.is_worth(length) or 2 * worst["last"] > worst["collectives"]:
+            known["waits_ns"], latest = length, worst
     return {
         "step_ns": round(facts.step_ns) if facts.has_steps else None,
         "steps": facts.number if facts.has_steps else 0,

@@ -151,17 +151,9 @@ def small_buckets(facts: Facts) -> Finding | None:
     )
 
 
-def latest_rank(facts: Facts) -> dict[str, Any] | None:
-    """Return the rank for which the others wait longest in collectives; None if none is matched.
-
-    Returns
-    -------
-    ``process, device``; ``chance``, the share of collectives to which it would come last by chance;
-    ``last``, to how many it does, of ``number``; ``caused``, how long the others wait for it, ns;
-    ``share`` of all such waits; ``is_often``, whether it comes last far more often than by chance;
-    ``waited``, how long all ranks wait in collectives, ns.
-    """
-    waits = _waits(facts)
+def stragglers(facts: Facts) -> Finding | None:
+    """Find a rank (straggler) that is slower than the others, so that they wait for it."""
+    waits = facts.waits.filter(pl.col("collective") != "send_recv")
     if waits.is_empty():
         return None
     by_member = waits.group_by(MEMBER).agg(
@@ -169,26 +161,11 @@ def latest_rank(facts: Facts) -> dict[str, Any] | None:
         last=pl.col("is_last").sum(), number=pl.len(), caused=pl.col("caused_ns").sum(),
     ).sort("caused", *MEMBER, descending=[True, False, False])  # fmt: skip
     worst = by_member.row(0, named=True)
-    often, chance = worst["last"] / worst["number"], worst["chance"]
-    return worst | {
-        "share": worst["caused"] / max(by_member["caused"].sum(), 1),
-        "is_often": often >= min(_TWICE * chance, (1 + chance) / 2),
-        "waited": int(waits["wait_ns"].sum()),
-    }
-
-
-def _waits(facts: Facts) -> pl.DataFrame:
-    return facts.waits.filter(pl.col("collective") != "send_recv")
-
-
-def stragglers(facts: Facts) -> Finding | None:
-    """Find a rank (straggler) that is slower than the others, so that they wait for it."""
-    waits, worst = _waits(facts), latest_rank(facts)
-    if worst is None:
-        return None
     lost = worst["caused"] / facts.number
-    chance, often = worst["chance"], worst["last"] / worst["number"]
-    is_one = worst["is_often"] and worst["share"] >= _HALF
+    share = worst["caused"] / max(by_member["caused"].sum(), 1)
+    chance = worst["chance"]
+    often = worst["last"] / worst["number"]
+    is_one = often >= min(_TWICE * chance, (1 + chance) / 2) and share >= _HALF
     if not facts.is_worth(lost) or not is_one or not _is_no_chance(waits, worst):
         return None
     slower = _slower(facts, worst)

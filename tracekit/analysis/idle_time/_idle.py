@@ -294,17 +294,21 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
 
 def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
     """Return how to record data that would explain idle time without a cause, and hints `more`."""
-    idle, why = pl.col("idle_ns"), pl.col("cause")
-    unexplained, texts = pieces.filter(why == "unexplained"), []
-    if not unexplained["queued"].all():
+    idle, why, texts = pl.col("idle_ns"), pl.col("cause"), []
+    queued = pieces.filter(why == "unexplained")["queued"]
+    if not queued.all():
         how = how_to_record(trace, "launching calls")
         texts.append(f"calls that launch ops: {how} (records those made while it runs)")
-    if unexplained.filter("queued")["idle_ns"].sum() > _MUCH * pieces["idle_ns"].sum():
+    parts = {
+        "held": (why == "unexplained") & pl.col("queued"),
+        "host": why.is_in(["between_steps", "host_delay"]),
+    }
+    shares = {name: idle.filter(is_one).sum() / idle.sum() for name, is_one in parts.items()}
+    held, host = (share or 0 for share in pieces.select(**shares).row(0))
+    if held > _MUCH:
         longer = f"launched more than {QUEUED_NS // 1000} us before it started"
         texts.append(f"what an op {longer} waited for: {how_to_see_waits(trace)}")
-    host = pl.when(why.is_in(["between_steps", "host_delay"])).then(idle)
-    share = pieces.select(host.sum() / idle.sum().clip(1, None)).item() or 0
-    if share > _MUCH:
+    if host > _MUCH:
         texts += _unseen(trace)
     texts += more
     return {"missing": texts} if texts else {}

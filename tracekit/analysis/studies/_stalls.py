@@ -93,8 +93,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     windows = step_windows(trace, skip)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
     outside = _outside(ops, windows)
-    pieces, has_kernels = inside_steps(layered, windows), bool(layered["is_kernel"].any())
-    return _table(windows, pieces, _waits(trace, windows), outside, has_kernels=has_kernels)
+    return _table(windows, layered, _waits(trace, windows), outside)
 
 
 def _shows_input(trace: Trace) -> bool:
@@ -158,13 +157,9 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _table(
-    windows: pl.DataFrame,
-    pieces: pl.DataFrame,
-    waits: pl.DataFrame,
-    outside: pl.DataFrame,
-    *,
-    has_kernels: bool,
+    windows: pl.DataFrame, ops: pl.DataFrame, waits: pl.DataFrame, outside: pl.DataFrame
 ) -> pl.DataFrame:
+    pieces, has_kernels = inside_steps(ops, windows), bool(ops["is_kernel"].any())
     owners = (
         windows.filter("counts")
         .group_by(_OWNER)
@@ -288,7 +283,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
     if len(runs) == 1:
         steps = tables[0].select("iterations").max().item()
         title, rows, name = "data stalls", tables[0], pl.format("GPU {}", "device")
-        meta = {"sum_over": f"{_steps(steps)} of each GPU" if steps else "the whole run"}
+        meta = {"sum_over": f"{count(steps, 'step')} of each GPU" if steps else "the whole run"}
     else:
         several = [
             {"run": run.name, **stalls_of_run(table)}
@@ -404,7 +399,9 @@ def bubbles_answer(
         )
         _require_pipeline(run, found, schedule)
         warnings += _alike(run, found)
-        rows.append({"run": run.name, **bubbles_of_run(found, schedule or _schedule(run.labels))})
+        rows.append(
+            {"run": run.name, **bubbles_of_run(found, schedule or run.labels.get("schedule"))}
+        )
     if len(runs) == 1:
         return _of_pipeline(found, rows[0], notes, per_step=per_step).warning(warnings)
     table = before_and_after(rows)
@@ -432,7 +429,7 @@ def _alike(run: Run, found: Bubbles) -> list[str]:
 
 
 def _require_pipeline(run: Run, found: Bubbles, schedule: str | None) -> None:
-    known = (found.micro_batches, schedule, _schedule(run.labels))
+    known = (found.micro_batches, schedule, run.labels.get("schedule"))
     is_labelled = run.labels.get("method") == "pipeline"
     if not (found.is_told or is_labelled or any(each is not None for each in known)):
         raise UndecidedError(
@@ -473,7 +470,7 @@ def _of_pipeline(
         for key in ("stages", "micro_batches", "schedule", "bubble_share", "bubble_ideal_share",
                     "theory_share", "theory_ideal_share")
     }  # fmt: skip
-    unit = "the stages" if per_step else f"{_steps(steps)} of each stage"
+    unit = "the stages" if per_step else f"{count(steps, 'step')} of each stage"
     basis = {"basis": "host, from NVTX ranges"} if found.basis == "host" else {}
     meta = {"sum_over": unit, "pipeline": facts, **basis, **notes}
     title = "pipeline bubbles by step" if per_step else "pipeline bubbles"
@@ -490,10 +487,6 @@ def _labelled(labels: Mapping[str, str]) -> int | None:
     return int(text) if text.isdecimal() and 0 < len(text) < len("1" + "0" * 9) else None
 
 
-def _schedule(labels: Mapping[str, str]) -> str | None:
-    return labels.get("schedule")
-
-
 def bubble_model(stages: int, micro_batches: int, schedule: str | None) -> Answer:
     """Return the theoretical bubbles of a pipeline with equal stages; see `bubble_theory`."""
     row = {"stages": stages, "micro_batches": micro_batches, "evidence": "modelled"}
@@ -503,10 +496,6 @@ def bubble_model(stages: int, micro_batches: int, schedule: str | None) -> Answe
         title="modelled · pipeline bubbles",
         command="bubbles",
     )
-
-
-def _steps(number: int) -> str:
-    return f"{number:,} {'step' if number == 1 else 'steps'}"
 
 
 @first_line("stalls")

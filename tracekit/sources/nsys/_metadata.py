@@ -63,8 +63,10 @@ def read_metadata(file: ExportFile) -> Metadata:
     duration = _first(file, "ANALYSIS_DETAILS", "duration", REACH)
     warnings = _filter_warnings(export)
     if duration is not None and (middle := file.times.middle - shift) > duration:
-        warnings += (_of_another_clock(middle, duration),)
-        start = duration = None
+        warnings += (
+            f"times, about {middle / 1e9:,.3f} s, do not count from the start of the session",
+        )
+        start = duration = None  # of another clock
     return Metadata(
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
         product=" ".join(part for part in product if part) or None,
@@ -78,14 +80,6 @@ def read_metadata(file: ExportFile) -> Metadata:
         job=launched.job,
         traced=_traced(file),
         warnings=warnings,
-    )
-
-
-def _of_another_clock(middle: int, duration: int) -> str:
-    """Return a warning that times (median `middle`) lie after the end of their session, ns."""
-    return (
-        f"times do not count from the start of the session, which lasts {duration / 1e9:,.3f} s: "
-        f"its first rows are at {middle / 1e9:,.3f} s, so its end and its start are unknown"
     )
 
 
