@@ -167,7 +167,7 @@ _UTF_8 = 0
 _UNCOMPRESSED = 0
 GROUP_ROWS = 1 << 18
 """Rows per row group, which a reader skips if its statistics exclude all rows."""
-PAGE_ROWS = 1 << 14
+PAGE_ROWS = 1 << 15
 """Rows per page of a column; of a row group, a reader decodes only pages with requested rows."""
 _MOST_BYTES_OF_TEXT = 1 << 30
 """Largest total of a column's text bytes: the size of a page has 32 bits, and lengths take some."""
