@@ -295,19 +295,19 @@ def _spread(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     group = parameter.annotation
     if not _is_group(parameter):
         return [parameter]
-    spread = []
+    spread, panel = [], getattr(group, "panel", None)
     for each in dataclasses.fields(group):
-        kind, option = get_args(each.type)
-        option = dataclasses.replace(option, panel=option.panel or getattr(group, "panel", None))
+        annotation: Any = each.type
+        if panel:
+            kind, option = get_args(each.type)
+            annotation = Annotated[kind, dataclasses.replace(option, panel=option.panel or panel)]
         # Options all have a default, as those of a command do.
         spread.append(
             inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=each.default,
-                annotation=Annotated[kind, option],
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default,
+                annotation=annotation,
             )
-        )
+        )  # fmt: skip
     return spread
 
 
