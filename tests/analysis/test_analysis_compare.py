@@ -87,8 +87,8 @@ def test_stages_side_by_side() -> None:
     assert found.meta["not_comparable"] == []
     # The last step ends with its last op.
     assert found.meta["notes"] == [
-        "step 5 of A: 0.53 times the median (idle for 470 ns less)",
-        "step 5 of B: 0.48 times the median (idle for 520 ns less)",
+        "step 5 of A: 0.53 times the median (470 ns less idle)",
+        "step 5 of B: 0.48 times the median (520 ns less idle)",
     ]
     assert "Welch" in found.meta["method"]
 

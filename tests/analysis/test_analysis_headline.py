@@ -48,7 +48,7 @@ def test_an_outlier_is_named_with_its_cause() -> None:
     odd = found.tables["outliers"].select("side", "iteration", "cause")
     assert odd.rows() == [("B", 5, "an all_reduce of 39.90 ms")]
     other = compare(_run(STEADY, late={5: 7_000}), _run(QUICK)).meta["headline"]
-    assert "without step 5 of A (idle for 7.00 ms more) B is faster by 20.00 us" in other
+    assert "without step 5 of A (7.00 ms more idle) B is faster by 20.00 us" in other
     longer = compare(_run(STEADY), _run([*QUICK[:5], 5_000, *QUICK[6:]])).meta["headline"]
     assert "without step 5 of B (fw of 5.00 ms) B is faster by 20.00 us" in longer
 
@@ -62,7 +62,7 @@ def test_the_first_line_takes_two_lines_of_120_columns() -> None:
     assert len(wrap(told, 118)) <= 2
     assert "not shown, 95 % interval -" in told
     assert told.endswith(
-        "without step 5 of B (idle for 30.00 ms more) and 3 more B is faster by 69.96 us"
+        "without step 5 of B (30.00 ms more idle) and 3 more B is faster by 69.96 us"
     )
     assert found.meta["step"]["shift_verdict"] == "faster"
     assert "median step" not in told

@@ -110,7 +110,7 @@ def test_a_typical_step_gains(pair: Pair) -> None:
     assert step["shift_verdict"] == found.meta["judged"]["verdict"] == "faster"
     assert step["shift_ns"] / 1e6 == pytest.approx(-29.528, abs=5e-3)
     assert compare(*pair, least=5).meta["judged"]["verdict"] == "unknown"
-    cause = "(idle for 180.24 ms more)"
+    cause = "(180.24 ms more idle)"
     assert f"step 8 of B: 2.3 times the median {cause}" in found.meta["notes"]
 
 

@@ -134,7 +134,7 @@ def _standing(step: Mapping[str, Any], *, may_drift: bool, least: float | None) 
     if step["verdict"] == SMALL:
         percent = LEAST_PERCENT if least is None else least
         outcome = f"no difference that matters (within {percent:g} % of the step)"
-    supposed = ", if steps correlate over few steps" if may_drift else ""
+    supposed = ", if no drift" if may_drift else ""
     ends = f"{signed_length(step['low_ns'])} to {signed_length(step['high_ns'])}"
     return f"{outcome}, 95 % interval {ends}{supposed}"
 

@@ -196,7 +196,7 @@ def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
     length /= max(1, run.devices)
     how = "more" if sign > 0 else "less"
     if longest == "idle":
-        return f"idle for {length_text(length)} {how}"
+        return f"{length_text(length)} {how} idle"
     window = run.windows.filter(pl.col("iteration") == number)
     op = _longest(trace, window, longest) if sign > 0 else None
     if op is not None and op[1] >= _HALF * length:
