@@ -153,6 +153,7 @@ def test_a_run_that_begins_before_zero(
             assert run.breakdown(between=asked).equals(run.breakdown(between=between))
             page.reload()  # the address holds it
         # So does a mark.
+        page.wait_for_selector("[data-ready]")
         page.locator("canvas").focus()
         page.keyboard.press("f")
         page.keyboard.press("k")
