@@ -289,29 +289,27 @@ def multiplying(sim: Sim, optimizer: str, resident: bool) -> None:
 def gan(sim: Sim, optimizer: str, critics: int) -> None:
     agent = sim.agent()
     maker, judge = net_of(sim, "mlp"), net_of(sim, "cnn")
+
+    def judge_made() -> None:
+        agent.op(
+            "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal>", 4096
+        )
+        maker.forward(agent, loss=False, marked=False)
+        judge.forward(agent, marked=False)
+
     for _ in steps(sim, agent):
         for _ in range(critics):
             agent.input()
             judge.clear(agent)
             with agent.of("FP"), agent.range("forward"):
-                agent.op(
-                    "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal>",
-                    4096,
-                )
-                maker.forward(agent, loss=False, marked=False)
-                judge.forward(agent, marked=False)
+                judge_made()
                 judge.forward(agent, marked=False)
             judge.backward(agent)
             judge.backward(agent)
             judge.update(agent, optimizer)
         maker.clear(agent)
         with agent.of("FP"), agent.range("forward"):
-            agent.op(
-                "void at::native::distribution_elementwise_grid_stride_kernel<float, 4, normal>",
-                4096,
-            )
-            maker.forward(agent, loss=False, marked=False)
-            judge.forward(agent, marked=False)
+            judge_made()
         with agent.range("backward"):
             judge.backward(agent, marked=False)
             maker.backward(agent, marked=False, loss=False)

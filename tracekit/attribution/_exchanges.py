@@ -516,14 +516,13 @@ def _relayed_copies(
 
 
 class Doubtful:
-    """Adds up the GPU time of ops of which it is doubtful what they do, or who waits for them.
+    """Adds up the GPU time of ops whose purpose is uncertain, and of kernels that the host awaits.
 
     Collectives whose kernel names lack the operation (as with RCCL) may exchange gradients. Large
-    copies to the GPU that count as input (of evaluation, too) may bring back data that was moved to
-    the host before.
-    Copies to the host that count as weight update, only because of their place in the order of
-    launches, may fetch results. For kernels that end before their launching call returns, the host
-    waits; of most kernels, by time, no other call returns so late.
+    copies to the GPU that count as input or evaluation may bring back data that was moved to the
+    host before. Copies to the host that count as weight update, only because of their place in the
+    order of launches, may fetch results. For kernels that end before their launching call returns,
+    the host waits; of most kernels, by time, no other call returns so late.
     """
 
     def __init__(self) -> None:

@@ -148,7 +148,7 @@ def count_names(ops: Stream) -> pl.DataFrame:
 
 
 def summed(parts: Sequence[pl.DataFrame], keys: Sequence[str], column: str) -> pl.DataFrame:
-    """Add up a column of parts by `keys`, of which each part has every combination once."""
+    """Sum `column` by `keys` over parts, each of which has a combination of keys at most once."""
     if len(parts) == 1:
         return parts[0]
     return pl.concat(parts).group_by(keys).agg(pl.col(column).sum())

@@ -80,6 +80,7 @@ def _of_text(text: str, path: Path) -> Machine:
         return parse_nccl_xml(text.lstrip(), str(path), path.name)
     if _is_toml(text):
         return read_machine_toml(path)
+    # Titles of the tables that `rocm-smi --showtopo` prints.
     if any((found := _TITLE.fullmatch(line.strip())) and found[1] for line in text.splitlines()):
         return parse_rocm_topo(text, str(path), path.name)
     matrix = parse_matrix(text, str(path))
