@@ -31,7 +31,7 @@ from tracekit.attribution import attribute
 from tracekit.engine import Counted
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed
-from tracekit.model import HOST, MEMORY, REPORTS, Trace
+from tracekit.model import HOST, MEMORY, NO_KERNELS, REPORTS, Trace
 from tracekit.model._tables import ITERATIONS
 from tracekit.sources import read
 
@@ -392,6 +392,14 @@ def test_launches_that_one_run_lacks_make_it_another_recording() -> None:
     cut = cut.with_tables({"ops": ops})
     reason = "launching calls known of 100% of the ops in A, launching calls known of 50% of the"
     assert comparability(known, cut)[0].startswith(reason)
+
+
+def test_kernels_that_one_run_lacks_are_no_improvement() -> None:
+    whole = _run(A)
+    cut = replace(whole, warnings=(f"{NO_KERNELS}: record with `nsys profile`",))
+    assert comparability(cut, whole) == ["no kernels recorded in A, kernels recorded in B"]
+    assert comparability(cut, cut) == []
+    assert set(compare(cut, whole).table["verdict"]) == {None}
 
 
 def test_stages_that_one_run_lacks_are_compared_by_other_keys_only() -> None:

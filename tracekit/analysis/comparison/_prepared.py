@@ -23,7 +23,14 @@ from tracekit.analysis.step_sums import (
 )
 from tracekit.engine import has_ops
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import KERNEL_KINDS, Answer, Trace, normalised_name, with_one_tree
+from tracekit.model import (
+    KERNEL_KINDS,
+    NO_KERNELS,
+    Answer,
+    Trace,
+    normalised_name,
+    with_one_tree,
+)
 from tracekit.support.wording import count
 
 if TYPE_CHECKING:
@@ -402,10 +409,10 @@ def comparability(
     """Return why two runs cannot be compared, in words; nothing if they can be.
 
     Reasons are: different number or model of GPUs, different number of ranks, different labels
-    `network`, `batch` or `gpus`; iterations in one run only; and that in one run the launching
-    calls of a much smaller share of ops are known. By stage or step, reasons are also that stages
-    are known for a much smaller share of one run's GPU time, or that a stage is known from ranges
-    or the order of launches in one run, and inferred from the ops alone in the other.
+    `network`, `batch` or `gpus`; kernels or iterations in one run only; and that in one run the
+    launching calls of a much smaller share of ops are known. By stage or step, reasons are also
+    that stages are known for a much smaller share of one run's GPU time, or that a stage is known
+    from ranges or the order of launches in one run, and inferred from the ops alone in the other.
 
     Raises
     ------
@@ -425,6 +432,7 @@ def comparability(
         (gpus_a, gpus_b),
         (_models(a), _models(b)),
         (_world(a), _world(b)),
+        (_recorded(a), _recorded(b)),
         *([(_processes(facts[0]), _processes(facts[1]))] if all(without_work) else []),
         *_of_labels(labels or ({}, {})),
         *_of_shares(facts, by),
@@ -437,6 +445,11 @@ def comparability(
     ]
     without = [name for name, run in zip(names, (a, b), strict=True) if not has_iterations(run)]
     return reasons + ([f"{without[0]} has no iterations"] if len(without) == 1 else [])
+
+
+def _recorded(run: Trace) -> str:
+    lacks = any(NO_KERNELS in text for text in run.warnings)
+    return "no kernels recorded" if lacks else "kernels recorded"
 
 
 def _of_labels(labels: tuple[Mapping[str, str], Mapping[str, str]]) -> list[tuple[str, str]]:
