@@ -43,8 +43,9 @@ A range refers to its path by number. `path_texts` has it in words:
 
 _NEEDS_HEAD = """# What each command needs, and how to record it
 
-[`tracekit info RUN`](info.md) lists which of these needs a run meets. This page is written by
-`docs/generate.py`.
+[`tracekit info RUN`](info.md) lists which of these needs a run meets. `memory events` are recorded
+allocations; `memory` is these, or samples of nvidia-smi; `profiler` is the overhead that the
+profiler records of itself.
 """
 
 

@@ -372,7 +372,7 @@ ITERATIONS = Table(
     (
         _REPORT,
         _key("process", "process that runs it"),
-        _key("thread", "thread that drives it"),
+        _key("thread", "training thread on which it runs"),
         Column(
             "iteration", pl.Int64, "number of the iteration, as its process counts", nullable=False
         ),

@@ -316,9 +316,8 @@ def unhidden_copies(facts: Facts) -> Finding | None:
     returned = f"{duration(facts.lost(back, 'exposed').mean)} {facts.per} of them to the host"
     waited = "they begin when they are launched: whether a batch was there before is unknown"
     if earlier.mean >= 1:
-        waited = (
-            f"{duration(earlier.mean)} {facts.per} for which they waited, and what follows as well"
-        )
+        sooner = "by which they and the next kernel could have begun earlier"
+        waited = f"{duration(earlier.mean)} {facts.per} {sooner}"
     return Finding(
         of_gpu=True,
         finding=f"Copies {'to the GPU' if back.is_empty() else where} run for "

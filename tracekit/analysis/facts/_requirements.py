@@ -285,7 +285,7 @@ _WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES, *_OTHERS)
 _CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES, *_OTHERS)
 _MARKERS = ("roctx ranges", "roctx ranges (--marker-trace)", "jax.profiler.TraceAnnotation")
 _NSYS_ALONE = "not recorded by it; use nsys:"
-_STRUCTURE = "without ranges they are found from the order of launches, if possible"
+_STRUCTURE = "without ranges, stages are inferred from launches if possible"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
@@ -428,7 +428,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "profiler": Requirement(
             _rows("host", "stretches of profiling", pl.col("library") == "profiler"),
             _by(
-                "nsys profile, which records them where it has any",
+                "nsys profile, which records its own overhead",
                 f"{_NSYS_ALONE} nsys profile",
                 f"{_NSYS_ALONE} nsys profile",
             ),
