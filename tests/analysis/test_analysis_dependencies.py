@@ -623,6 +623,22 @@ def test_overlap_leaves_the_work_of_each_stream() -> None:
     assert _replayed(_linked(b), overlap=True)["perfect overlap"] == 300 * US
 
 
+def test_overlap_keeps_the_order_of_other_work_on_a_stream_with_communication() -> None:
+    b = TraceBuilder()
+    for step in range(4):
+        at = 400 * step
+        b.iteration(step, at * US, (at + 400) * US, source="ranges", whole=True)
+        row: dict[str, Any] = {"iteration": step}
+        _op(b, "gemm", at, at + 7, at + 107, stage="FP", **row)
+        _op(b, "copy", at + 6, at + 108, at + 208, stage="FP", kind="p2p", src_device=0,
+            dst_device=1, **row)  # fmt: skip
+        _call(b, "cudaStreamSynchronize", (at + 11) * US, (at + 209) * US)
+        _op(b, "relu", at + 300, at + 307, at + 337, stage="FP", **row)
+        _call(b, "cudaDeviceSynchronize", (at + 305) * US, (at + 338) * US)
+    # The host waits for gemm and not for the copy, and launches relu as late after it as before.
+    assert _replayed(_linked(b), overlap=True)["perfect overlap"] == 281_500
+
+
 def _bucketed(kind: str, size: int = 20_000_000) -> Answer:
     """Return two all-reduces of 10 MB, each awaited by an update, joined to one of a size."""
     b = TraceBuilder()

@@ -96,6 +96,23 @@ def bucketed(job: Job, size: int) -> tuple[Job, int]:
     return job.changed(graph, kept), int(number)
 
 
+def overlapped(job: Job) -> tuple[Job, int]:
+    """Let what waits for communication wait for other work before it on its stream, if any.
+
+    Return the new job, and the number of changed edges.
+    """
+    other = pl.when(pl.col("work") != "comm").then("finish").forward_fill().over(LANE)
+    rows = job.moments.ops.select(source="finish", earlier=other)
+    known = job.edges.join(rows, on="source", how="left", maintain_order="left")
+    moved = Overlap().touches() & pl.col("earlier").is_not_null()
+    edges = known.with_columns(
+        source=pl.when(moved).then("earlier").otherwise("source"),
+        of_source=pl.when(~moved.fill_null(value=False)).then("of_source"),
+    ).drop("earlier")
+    graph = replace(job.graph, edges=edges.select(job.graph.edges.columns))
+    return job.changed(graph, edges), known.select(moved.sum()).item()
+
+
 def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
     """Return the edges `known` with the lengths and nodes that they have after merging all-reduces.
 

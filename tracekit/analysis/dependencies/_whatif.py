@@ -21,10 +21,11 @@ from tracekit.analysis.dependencies._changes import (
     Workers,
     bucketed,
     exchanged_bytes,
+    overlapped,
     parse_changes,
 )
 from tracekit.analysis.dependencies._descriptions import UNTOLD
-from tracekit.analysis.dependencies._edges import HOLDS_NOTHING, LANE
+from tracekit.analysis.dependencies._edges import HOLDS_NOTHING
 from tracekit.analysis.dependencies._job import (
     TRUSTED,
     Job,
@@ -205,6 +206,10 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     for change in changes:
         if isinstance(change, Bucket):
             job, number = bucketed(job, change.size)
+    overlaps = any(isinstance(each, Overlap) for each in changes)
+    if overlaps:
+        job, moved = overlapped(job)
+        number += moved
     slowest, fastest = _submitted(job, changes)
     # A faster loader may shorten the time from one batch to the next.
     paces = (pl.col("kind") == "pace") & any(isinstance(each, Loader) for each in changes)
@@ -223,7 +228,6 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     carried = np.where(inside, share, 1.0) * graph.carried
     carried = carried.astype(graph.carried.dtype)
     shortest = job.steps(graph.replayed(fast["weight"], carried))
-    overlaps = any(isinstance(each, Overlap) for each in changes)
     least = _least_ns(job, fast) if overlaps else 0.0
     late = _unexplained(slowest, time, longest, slow["weight"])
     return _Replay(label, number, shortest, longest, late, least)
@@ -362,11 +366,7 @@ def _unexplained(
 
 
 def _least_ns(job: Job, edges: pl.DataFrame) -> float:
-    """Return the lower bound of a step under perfect overlap of communication.
-
-    It is the longer of two times: the work of the stream with the most work, and the time in which
-    bytes move between GPUs on the GPU where that is longest.
-    """
+    """Return the time in which bytes move between GPUs, on the GPU where that is longest."""
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
     done = edges.filter(pl.col("kind").cast(pl.String).is_in(["work", "transfer"]))
     took = done.group_by("op").agg(took=pl.col("weight").max())
@@ -374,9 +374,7 @@ def _least_ns(job: Job, edges: pl.DataFrame) -> float:
     spans = ops.join(took, on="op").with_columns(start=pl.col("end") - pl.col("took"))
     length = (pl.col("end") - pl.col("start")).sum()
     moving = merged(spans.filter(pl.col("work") == "comm"), ["device"])
-    of_devices = moving.group_by("device").agg(length=length)["length"]
-    of_streams = spans.group_by(LANE).agg(pl.col("took").sum())["took"]
-    most: Any = pl.concat([of_devices, of_streams.rename("length")]).max() or 0
+    most: Any = moving.group_by("device").agg(length=length)["length"].max() or 0
     return float(most) / job.bounds.height
 
 
