@@ -30,6 +30,8 @@ TENSILE = "Cijk_Alik_Bljk_F8HS_BH_BiasSH_UserArgs_MT256x224x128_MI16x16x1_SN_LBS
         ("fmha_cutlassF_f16_aligned_64x64_rf_sm80(Params)", "fmha_cutlassF_f16_aligned_64x64_rf"),
         (f"{TENSILE}512_GSU1", "gemm tn F8HS 256x224x128"),
         (XMMA, "gemm wgrad tf32 128x64x32"),
+        (XMMA.replace("tf32_traits<unsigned int, float>", "fp32_traits"),
+         "gemm wgrad f16 128x64x32"),
         (XMMA.replace("::kernel<", "::split_k_kernel<"), "gemm wgrad tf32 128x64x32 split_k"),
         (
             ("sm80_xmma_fprop_implicit_gemm_indexed_f16f16_f16f32_f32_nhwckrsc_nhwc_"
