@@ -162,6 +162,8 @@ class TestSessions:
             (("n1", "n2"), 61, " 61 s apart, more than clocks of two hosts may differ (60 s)"),
             ((None, None), 60, None),
             (("n1", None), 800, " 800 s apart, more than clocks of two hosts may differ (60 s)"),
+            (("n1", "n1"), 172_799, " on n1 172,799 s apart"),
+            (("n1", "n1"), 172_800, " on n1 2 days apart"),
         ],
     )
     def test_that_do_not_overlap(self, hosts, gap: int, why: str | None) -> None:

@@ -157,7 +157,7 @@ def test_runs_beside_each_other() -> None:
 
 def test_runs_none_of_which_holds_calls() -> None:
     for tables in ({}, {"a": None}):
-        with pytest.raises(MissingDataError, match="none of the runs has CUDA calls"):
+        with pytest.raises(MissingDataError, match="none of the runs has calls of CUDA or HIP"):
             api_by_run(tables)
 
 

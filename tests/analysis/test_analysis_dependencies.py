@@ -774,6 +774,7 @@ def test_who_does_not_sleep_before_input_waits_for_no_loader() -> None:
     assert awake["loader inf"] == pytest.approx(awake["measured"], rel=0.01)
     said = _ask(whatif, _unmarked(False, *pauses), parse_changes(loader="inf")).warnings
     assert any("no wait for a loader is known" in text for text in said)
+    assert not any("nsys profile" in text for text in said)  # a recording may be of AMD's GPUs
 
 
 @pytest.mark.parametrize(("name", "doubted"), [("save", True), ("epoch", False)])

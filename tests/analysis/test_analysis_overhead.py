@@ -183,9 +183,9 @@ def test_runs_of_unknown_method_are_counted() -> None:
 
 
 def test_nothing_to_compare_with() -> None:
-    with pytest.raises(UsageError, match="no run of the method 'mpi': the methods are nccl, p2p"):
+    with pytest.raises(UsageError, match="no run of the method 'mpi': theirs are 'nccl', 'p2p'"):
         overhead(table(*pair(1.0, 2.0)), baseline="mpi")
-    with pytest.raises(UsageError, match="none is known; record the same program"):
+    with pytest.raises(UsageError, match="theirs are unknown; record the same program"):
         overhead(table())
     alone = overhead(table({"method": "p2p", "epoch_ns": 1.0})).rows
     assert alone["overhead_percent"].to_list() == [None]

@@ -198,6 +198,7 @@ def test_a_forward_pass_longer_than_the_backward_pass(backward: int, *, is_told:
         opinions=[("FP", "nvtx", "nvtx", "FP", 600), ("BP", "nvtx", "nvtx", "BP", backward)],
     )
     assert [text.startswith("FP takes 0.001 ms") for text in told] == [True] * is_told
+    assert all(text.endswith("or wait in collectives") for text in told)
 
 
 def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> None:

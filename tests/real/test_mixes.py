@@ -18,7 +18,7 @@ MIXES = {
         "were recorded 51 s apart",
     ),
     "trainings of other machines and months": (
-        "mnist_1xa100_phases.sqlite", "ddp_unet_4xa100_rank0.sqlite", "7,313,825 s apart",
+        "mnist_1xa100_phases.sqlite", "ddp_unet_4xa100_rank0.sqlite", "84 days apart",
     ),
     "another tool": ("transformer_rtx3070ti.sqlite", DDP, "was recorded by torch.profiler"),
     "rank 0 of two jobs": (DLRM, DDP, "are both rank 0"),

@@ -137,7 +137,7 @@ def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[st
         yield (
             f"FP takes {forward / _NS_PER_MS:,.3f} ms of GPU time and BP "
             f"{backward / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: part "
-            "of BP may be called FP, or forward passes run alone"
+            "of BP may be called FP, or forward passes run alone, or wait in collectives"
         )
 
 

@@ -299,7 +299,7 @@ def chosen_windows(
     iterations = trace.read("iterations")
     if iterations.is_empty():
         raise UsageError(
-            "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
+            "this run has no iterations", "name or record ranges of steps: --iteration REGEX"
         )
     windows = cutter(trace)
     if skip:  # less than 0 is refused there

@@ -200,7 +200,9 @@ def _sessions(one: Said, other: Said) -> str | None:
         return None
     where = f" on {one.host}" if here and one.host else ""
     room = "" if here else f", more than clocks of two hosts may differ ({SKEW / 1e9:.0f} s)"
-    return f"{one.name} and {other.name} were recorded{where} {apart / 1e9:,.0f} s apart{room}"
+    days = apart // (86_400 * 1_000_000_000)
+    far = f"{days:,} days" if days > 1 else f"{apart / 1e9:,.0f} s"
+    return f"{one.name} and {other.name} were recorded{where} {far} apart{room}"
 
 
 def _programs(one: Said, other: Said) -> str | None:

@@ -514,7 +514,7 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
         step = f"a step of {duration(meta['step_ns'])}"
         above = f"{duration(meta['step_headroom_ns'])} of {step} above the bounds"
     known = f"bounds known of {_of_kernels(meta['known_share'])}"
-    tensor = f"on Tensor Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
+    tensor = f"on Tensor or Matrix Cores, by names of kernels: {duration(meta['tensor_core_ns'])}"
     if meta["tensor_core_unknown_ns"]:
         tensor += f", unknown for {duration(meta['tensor_core_unknown_ns'])}"
     return [

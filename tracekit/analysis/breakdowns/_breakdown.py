@@ -127,7 +127,7 @@ def _unjoined(shares: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
     why = {
         "FP": "most of it is launched outside of ranges of modules and operators"
         if BY_RANGE in shares.get("FP", ())
-        else "no ranges of modules or operators were recorded: push an NVTX range around each"
+        else "no ranges of modules or operators were recorded: put a range around each"
         f" module, or {_RECORD_OPERATORS}",
         "BP": "most of it is launched outside of autograd's numbered ranges"
         if BY_SEQUENCE in shares.get("BP", ())

@@ -328,7 +328,7 @@ def _measure(
     if as_one_step and skip not in (0, "auto"):
         raise UsageError(
             f"{' or '.join(names)} has no iterations to skip",
-            "name the ranges that are steps: --iteration REGEX",
+            "name or record ranges of steps: --iteration REGEX",
         )
     of_ops = ("stage",) if keys in (("memory",), ("step",), ("phase",)) else keys
 

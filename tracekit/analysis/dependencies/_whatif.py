@@ -478,7 +478,7 @@ def _waited_for_input(batches: Batches) -> str:
     if batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it show it, or calls of the operating "
-            "system in which a thread sleeps (nsys profile -t cuda,nvtx,osrt)"
+            "system in which a thread sleeps (nsys records these with -t osrt)"
         )
     return batches.doubt
 

@@ -152,7 +152,7 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
     if uncounted and uncounted + 1 >= met.height:
         raise MissingDataError(
             f"steps are known of {met.height - uncounted} of {met.height} GPUs with collectives",
-            "name the ranges that are steps: --iteration REGEX",
+            "name or record ranges of steps: --iteration REGEX",
         )
     ranks = process_ranks(trace).select("process", "rank")
     times = _times(facts, waits, held).join(ranks, on="process", how="left", maintain_order="left")

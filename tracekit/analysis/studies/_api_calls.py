@@ -86,7 +86,7 @@ def api_by_run(
     ]
     if not known:
         raise MissingDataError(
-            "none of the runs has CUDA calls", "`tracekit info` says how to record them"
+            "none of the runs has calls of CUDA or HIP", "`tracekit info` says how to record them"
         )
     found = pl.concat(known)
     runs = pl.DataFrame(

@@ -168,7 +168,7 @@ def _one_clock(trace: Trace) -> pl.DataFrame:
     iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
     if iterations.is_empty():
         raise MissingDataError(
-            "this run has no steps", "name the ranges that are steps: --iteration REGEX"
+            "this run has no steps", "name or record ranges of steps: --iteration REGEX"
         )
     if iterations["clock"].n_unique() > 1:
         raise MissingDataError(

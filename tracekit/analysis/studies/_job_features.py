@@ -234,7 +234,7 @@ def job_features(
     row = study_row(trace, labels, name, skip=skip)
     if row["step_ns"] is None:
         raise MissingDataError(
-            f"{name} has no steps", "name the ranges that are steps: --iteration REGEX"
+            f"{name} has no steps", "name or record ranges of steps: --iteration REGEX"
         )
     skipped = row["skipped"] or 0
     ordered = trace.read("iterations").sort("process", "start")

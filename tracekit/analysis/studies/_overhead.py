@@ -67,7 +67,7 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     basis_of(study)
     methods = study["method"].drop_nulls().unique().sort().to_list()
     if baseline not in methods:
-        known = f"the methods are {', '.join(methods)} (--baseline)" if methods else "none is known"
+        known = f"theirs are {str(methods)[1:-1]} (--baseline)" if methods else "theirs are unknown"
         raise UsageError(
             f"no run of the method {baseline!r}",
             f"{known}; record the same program with {baseline}, and `--label method={baseline}` if "

@@ -362,7 +362,7 @@ def _time(runs: Runs, of: Any, skip: Skip) -> float:
     step = study_row(run.trace, run.labels, run.name, skip=skip)["step_ns"]
     if step is None:
         raise MissingDataError(
-            f"{run.name} has no steps", "name the ranges that are steps: --iteration REGEX"
+            f"{run.name} has no steps", "name or record ranges of steps: --iteration REGEX"
         )
     return float(step)
 

@@ -373,7 +373,7 @@ def _lengths(work: Work, trace: Trace, skip: Skip) -> dict[str, Any]:
         return _without_steps(work.trace)
     if trace["iterations"].head(1).collect().is_empty():
         raise UsageError(
-            "this run has no iterations", "name the ranges that are steps: --iteration REGEX"
+            "this run has no iterations", "name or record ranges of steps: --iteration REGEX"
         )
     found = per_iteration(trace, ("stage",), skip=skip)
     if not found.iterations:  # no launch of what the devices did is known, or none is whole
