@@ -77,12 +77,12 @@ class GroupSearch:
         Parameters
         ----------
         starts, ends
-            Times of calls, ns: one row per call, one column per lane. A row is a collective if all
-            lanes form one group. NaN if the lane lacks the call.
+            Times, ns: one column per lane. A row has one call of each lane, or NaN if the lane has
+            no such call; if all lanes were one group, these calls would be one collective.
         lane
             Column of the given lane.
         of_messages
-            Whether calls are sends and receives: these may wait for a rank that the row lacks.
+            Whether calls are sends and receives: those in a row may wait for different senders.
         """
         starts, ends = _some_calls(starts), _some_calls(ends)
         times = np.stack([starts, ends])
@@ -231,16 +231,17 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], reduce: Callable[..., _Ti
     return found
 
 
-def ends_by_arrivals(by_ends: _Times, by_starts: _Times) -> float:
-    """Return the ratio of the spread of ends to the spread of arrivals.
+def ends_by_arrivals(end_lags: _Times, start_lags: _Times) -> float:
+    """Return the median difference of ends, divided by the median difference of arrivals.
 
-    Only calls whose arrivals differ most count: if all streams arrive at the same time, their ends
-    are no evidence. NaN if they always arrive at the same time.
+    The arguments are, per call, the difference between two groups' end times and start times. Only
+    the quarter of calls (at least 4) whose starts differ most is used: the ends of calls that start
+    together are no evidence. NaN if even these calls start together.
     """
-    apart = np.abs(by_starts)
+    apart = np.abs(start_lags)
     most = np.argsort(-apart, kind="stable")[: max(len(apart) // 4, min(len(apart), 4))]
     differs = float(np.median(apart[most]))
-    return float(np.median(np.abs(by_ends[most])) / differs) if differs else float("nan")
+    return float(np.median(np.abs(end_lags[most])) / differs) if differs else float("nan")
 
 
 # -- match NCCL's communicators with PyTorch's process groups, by members and sizes of calls

@@ -42,17 +42,18 @@ _HAS_MATE = pl.col("lead_start").is_not_null()
 def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = None) -> pl.Series:
     """Return the id of each row's collective, equal for all its participants.
 
-    Collectives with a sequence number in their communicator are matched by that number (unless over
-    5 percent of 8 or more such matches on one clock have a participant that ends before another
-    begins); kernels that one call launched on several devices, by correlation id. Other calls are
-    matched in order: the n-th call of one participant is the (n + d)-th of another, as recordings
-    start at different points. The shift d with the longest overlap in time is taken, and accepted
-    if at least 95 percent of the matched calls overlap, as calls that wait for each other do.
+    Collectives with a sequence number in their communicator are matched by that number. A
+    communicator's numbers are not used if, of 8 or more collectives matched on one clock, over 5
+    percent have a participant that ends before another begins. Kernels that one call launched on
+    several devices are matched by correlation id. Other calls are matched in order: the n-th call
+    of one participant is the (n + d)-th of another, as recordings start at different points. The
+    shift d with the longest overlap in time is taken, and accepted if at least 95 percent of the
+    matched calls overlap, as calls that wait for each other do.
 
     If communicators are unknown, several groups may run at the same times. Ranks then form a group
-    only if their calls end together (`GroupSearch`); calls without that proof stay unmatched. For
-    rooted collectives (such as broadcast) the groups found for other collectives on their streams
-    are used. Calls that do not overlap in time match only if their collective is rooted.
+    only if their calls end together (`GroupSearch`); calls without that proof stay unmatched. A
+    rooted collective (such as broadcast) takes the group that other collectives on its stream show.
+    Calls that do not overlap in time match only if their collective is rooted.
 
     Parameters
     ----------

@@ -124,7 +124,8 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     ranks is, in each process, the only one with as many ranks as the run has processes; every rank
     must be recorded once. Nothing is numbered if a process's MPI_Init was not recorded, or if calls
     with the same number call different functions, since then calls are missing. `calls` is the
-    result of `mpi_calls` with ``function``: the name without the prefix or suffix of variants.
+    result of `mpi_calls` with ``function``: the name in lower case, without ``MPI_`` or ``PMPI_``
+    at the start and ``_c`` at the end.
 
     Returns
     -------

@@ -33,7 +33,10 @@ _DEVIATION = 1.4826
 def with_devices(
     trace: Trace, values: pl.DataFrame, by: Sequence[str], owners: pl.DataFrame
 ) -> pl.DataFrame:
-    """Add ``devices``: the number of GPUs of each group, over which its values are summed.
+    """Add ``devices``: the number of GPUs over which the values of each group were summed.
+
+    It is 1 for a stream, else the number of rows of `owners` with the group's device, rank or node;
+    all rows of `owners` if `by` has none of these keys.
 
     Parameters
     ----------

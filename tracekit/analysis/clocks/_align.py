@@ -71,8 +71,8 @@ def align(
     traces
         The reports, with times as recorded.
     user_clocks
-        Report index -> correction that the user gives, added to its times after the alignment by
-        session starts.
+        Report index -> correction that the user gives. It is added to the offset that session
+        starts show; matched calls and messages only check it.
     calls
         Calls of each report that can align clocks, from `clock_calls`; computed if None.
     """
@@ -163,7 +163,7 @@ class _Aligning:
         self._messages: Callable[[int, int], Messages] = cache(
             lambda one, other: (
                 passed(found()[one], found()[other])
-                if self._calls(one).counts and self._calls(other).counts
+                if self._calls(one).numbers_messages and self._calls(other).numbers_messages
                 else Messages.none()
             )
         )

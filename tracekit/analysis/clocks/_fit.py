@@ -138,10 +138,11 @@ class Fit:
 def fit(pairs: Pairs, messages: Messages) -> Fit:
     """Return the offset of two clocks from matched calls, or else from messages in both directions.
 
-    The offset is the median difference between end times of calls, moved into the bounds that
-    causality sets if these agree; from messages alone it is the middle of the bounds. It is
-    accepted if there are enough calls or messages, if the remaining differences are well under the
-    median call length, and if in hardly any call one participant leaves before another enters.
+    Causality of calls and messages sets a lower and an upper bound of the offset. The offset is the
+    median difference between end times of calls, moved between the bounds unless these contradict
+    each other; from messages alone it is the middle of the bounds. It is accepted if there are
+    enough calls or messages, if the remaining differences are well under the median call length,
+    and if in hardly any call one participant leaves before another enters.
     """
     parts = _parts(pairs.other_end, pairs.end - pairs.other_end)
     drift = _drift_of(parts)

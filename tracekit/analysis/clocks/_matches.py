@@ -79,19 +79,20 @@ class Calls:
     lanes
         ``group, lane, place, stream, operation, size, start, end`` (ns), sorted by time. A group of
         ranks has the same name in all files; ``lane`` is the id of a participant or its stream,
-        ``place`` numbers the file's (process, GPU) pairs.
+        ``place`` the number of the (process, GPU) pair in the file.
     numbered
         Calls with a sequence number: ``group, operation, call_sequence, start, end, size``.
-    counts
-        Whether an MPI_Init or a new NCCL communicator was recorded, so that `messages` count.
+    numbers_messages
+        Whether `messages` can number the file's messages: an MPI_Init or the creation of an NCCL
+        communicator was recorded.
     """
 
     lanes: pl.DataFrame
     numbered: pl.DataFrame
-    counts: bool
+    numbers_messages: bool
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
-        """Return the calls of groups in `names` (old -> new name), renamed, all in `lanes`."""
+        """Return all calls of groups in `names` (old -> new name), renamed, in table `lanes`."""
         numbered = self.numbered.with_columns(
             lane=-1 - pl.col("group").rank("dense").cast(pl.Int64), place=pl.lit(0, pl.Int64),
             stream=pl.lit(None, pl.Int64),
@@ -225,14 +226,14 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Fit the difference of two files' clocks, by the first matching of their calls that fits.
+    """Fit the difference of two files' clocks to matched calls and to `messages` between the files.
 
-    `messages` between them bound the difference as well.
+    Possible matches of calls are tried, surest first, until a fit is accepted (not refused).
 
     Returns
     -------
-    The fit, which may be refused, with its matched calls; or a sentence with the reason for their
-    absence.
+    The accepted fit, else the refused one with most calls, and its matched calls; without a match,
+    a sentence with the reason.
     """
     best: tuple[Fit, Pairs] | None = None
     why = _NO_CALLS

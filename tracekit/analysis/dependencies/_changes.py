@@ -56,7 +56,7 @@ class Bucket:
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the recorded length, which this change keeps for both bounds."""
+        """Return the recorded length of each edge: `bucketed` changes the edges, not lengths."""
         return pl.col("weight")
 
 
@@ -185,7 +185,10 @@ class Change(Protocol):
         """Return an expression that is true for edges whose length the change alters."""
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return the new length, ns, of altered edges: the upper bound if `slowest`, else lower."""
+        """Return new lengths, ns, of altered edges, for one bound of the predicted step time.
+
+        It is the upper bound if `slowest`, else the lower bound.
+        """
 
 
 @dataclass(frozen=True)
@@ -238,8 +241,9 @@ class Bandwidth:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
 
-        The latency, which bandwidth does not shorten, is not recorded. For one bound (upper if
-        `slowest`, else lower) it is taken as 0, for the other as the time of the shortest transfer.
+        Bandwidth does not shorten the latency, which is not recorded. One bound takes it as 0, the
+        other as the time of the shortest transfer (at most `_LATENCY_NS`). The latter is the upper
+        bound for a faster link, the lower bound for a slower link.
         """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
         constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)
@@ -268,10 +272,11 @@ class Loader:
         return waits | (pl.col("loads") & self._is_work() & (pl.col("weight") > 0))
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return new lengths of the loader's edges, ns; waits for it get none if it is faster.
+        """Return new lengths of the loader's edges, ns, for one bound of the step time.
 
-        A wait without length delays nothing. Host work of threads that only load may not be
-        loading: with a faster loader the upper bound keeps it, with a slower one the lower bound.
+        With a faster loader, waits for it delay nothing, and the upper bound keeps the length of
+        host work of threads that only load, as this work may not be loading. With a slower loader,
+        the lower bound keeps the lengths of such work and of waits.
         """
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
@@ -332,9 +337,10 @@ class Host:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return changed durations, ns, for the upper bound of steps if `slowest`, else the lower.
 
-        With a faster host all host work shortens for the lower bound. For the upper one only
-        launches and short gaps before them do, as longer gaps may be other work, and nothing in a
-        run with collectives, whose GPUs wait for each other. With a slower host the bounds swap.
+        With a faster host, all host work shortens for the lower bound. For the upper bound, only
+        launches and short gaps before launches shorten, as longer gaps may be other work; nothing
+        shortens in a run with collectives, as its GPUs wait for each other. With a slower host the
+        bounds swap.
         """
         changed = _divided(pl.col("weight"), self.factor)
         if slowest != (self.factor > 1):

@@ -62,7 +62,10 @@ def critical_path(
     iterations: tuple[int, int] | None,
     kernels: int | None,
 ) -> Answer:
-    """Sum up the critical paths of steps by `keys`, or of `kernels`; options are the command's."""
+    """Sum up the critical paths of steps by `keys`, or list the ops that take longest on them.
+
+    `kernels` is the number of ops to list; None sums up by `keys`.
+    """
     job = job_of(trace, traffic, skip, iterations)
     columns = ["name" if key == "kernel" else key for key in keys]
     sums, spans = _summed(job, columns)

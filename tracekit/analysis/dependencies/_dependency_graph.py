@@ -30,13 +30,13 @@ from tracekit.analysis.dependencies._sweeps import (
     SIZE,
     Array,
     Net,
-    find_lengths,
     follow_back,
     lead_out,
     list_edges,
     list_instant,
     put_in_order,
     replay,
+    sum_lags,
 )
 from tracekit.analysis.dependencies._waits import Batches, batches_of, wait_edges
 from tracekit.model import with_clocks
@@ -327,19 +327,20 @@ class Graph:
     Parameters
     ----------
     edges
-        ``source, target, kind, weight, at_once``, sorted by target: `weight` is the least time from
-        source to target, ns; `at_once`, whether both were recorded at the same time.
+        ``source, target, kind, weight, at_once``, sorted by target. `weight` is the least time from
+        source to target, ns; `at_once`, whether source and target have the same recorded time.
     time
         Recorded time of each node, ns.
-    carried
-        How much later than its edges require each node was recorded, ns; 0 up to `TOLERATED_NS`.
+    delays
+        Unexplained delay of each node: its recorded time minus the earliest time that its edges
+        allow, ns. Delays up to `TOLERATED_NS` are 0.
     order
         The nodes in topological order: each after the nodes that it waits for.
     """
 
     edges: pl.DataFrame
     time: Array
-    carried: Array
+    delays: Array
     order: Array
 
     @cached_property
@@ -355,18 +356,18 @@ class Graph:
         weights = self.edges["weight"] if lengths is None else lengths
         return self._first, given(self.edges["source"]), given(weights, np.int64)
 
-    def replayed(self, lengths: pl.Series | None = None, carried: Array | None = None) -> Array:
+    def replayed(self, lengths: pl.Series | None = None, delays: Array | None = None) -> Array:
         """Return the earliest time of each node, ns, if it waits only for its dependencies.
 
         Parameters
         ----------
         lengths
             Length of each edge, ns; by default those of the unchanged run.
-        carried
+        delays
             Unexplained delay of each node, ns; by default that of the unchanged run.
         """
         time: Array = self.time.copy()
-        added = self.carried if carried is None else carried
+        added = self.delays if delays is None else delays
         compiled(replay, self.time.size)(self.order, self.into(lengths), added, time)
         return time
 
@@ -492,7 +493,7 @@ def _circular(net: Net, number: int) -> pl.Series | None:
 def _listed(net: Net, usual: Array, number: int) -> tuple[pl.DataFrame, Array]:
     """Return a table of all edges, and each node's unexplained delay, ns (0 up to `TOLERATED_NS`).
 
-    It is by how much the node was recorded later than its edges require.
+    The delay is the node's recorded time minus the earliest time that its edges allow.
     """
     source, target = (np.empty(number, np.uint32) for _ in range(2))
     kind, weight = np.empty(number, np.uint8), np.empty(number, np.int64)
@@ -520,7 +521,7 @@ def _fitted(net: Net) -> tuple[Array, int]:
     edges determine it depends on the lengths, so both are found by iteration. Also returns the
     number of all edges.
     """
-    usual, number, find = np.zeros(SIZE, np.int64), 0, compiled(find_lengths, net.time.size)
+    usual, number, find = np.zeros(SIZE, np.int64), 0, compiled(sum_lags, net.time.size)
     for _ in range(_ROUNDS):
         lags, counts = (np.zeros(SIZE, np.int64) for _ in range(2))
         number = find(net, usual, (lags, counts), TOLERATED_NS, _room(net))

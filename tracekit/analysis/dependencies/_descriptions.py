@@ -152,9 +152,10 @@ def described(
 
     Returns
     -------
-    ``process, stage, work, loads`` and `columns`, of ``op, device, op_kind, name, link,
-    others_use`` (see `_link_of_ops`). Calls have only ``process, name``, the ``stage`` of the next
-    op that their thread launches, and ``loads``: whether the thread only loads input.
+    ``process, stage, work, loads`` and `columns`, which may be ``op, device, op_kind, name``,
+    ``link`` (type of the link that limits the op) and ``others_use`` (utilisation of the other
+    links on its route). Calls have only ``process, name``, the ``stage`` of the next op that their
+    thread launches, and ``loads``: whether the thread only loads input.
     """
     ops = moments.ops.rename({"kind": "op_kind"})
     if "name" in columns:

@@ -147,14 +147,14 @@ def same_lane() -> pl.Expr:
 def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -> pl.DataFrame:
     """Preselect the rows just before or after any of the few times `marks`, for a search by time.
 
-    Other rows may be kept, too. Grouped by some or all of `keys`, the last row before and the first
-    row after each of the times are never dropped.
+    In each group of rows by some or all of `keys`, the last row before and the first row after each
+    mark are kept. Other rows may be kept, too.
 
     Parameters
     ----------
     rows
-        Mostly in order of the column `time` among neighbours with the same `keys`; rows without a
-        time are left out.
+        Rows in any order: fewest are kept if neighbours with equal `keys` are in order of `time`.
+        Rows without a time are left out.
     time
         Name of the column of times.
     marks

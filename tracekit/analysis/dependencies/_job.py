@@ -54,7 +54,7 @@ def slack_of(job: Job) -> pl.DataFrame:
     allowed = np.full(time.size, LATEST, np.int64)
     sinks = job.bounds["sink"].to_numpy()
     allowed[sinks] = time[sinks]
-    compiled(latest, time.size)(graph.order, graph.into(), graph.carried, allowed)
+    compiled(latest, time.size)(graph.order, graph.into(), graph.delays, allowed)
     finish = ops["finish"].to_numpy()
     slack = pl.Series(allowed[finish] - time[finish])
     known = pl.Series(allowed[finish] != LATEST)

@@ -143,21 +143,22 @@ def _choose(net: Net, node: int, usual: Array, found: Array, count: int) -> int:
     return chosen
 
 
-def find_lengths(
+def sum_lags(
     net: Net, usual: Array, holding: tuple[Array, Array], tolerated: int, found: Array
 ) -> int:
-    """Sum the lags (time of target - source) of binding edges by group; return number of all edges.
+    """Add the lags of binding edges to `holding`, by group; return the number of all edges.
 
-    Binding are the edges into a node with the latest time of source plus length.
+    The lag of an edge is the time of its target minus that of its source. Of the edges into a node,
+    those are binding for which (time of source + length) is latest.
 
     Parameters
     ----------
     net
         The graph.
     usual
-        Current length of the edges of each group, ns; unused for group 0, of recorded lengths.
+        Current length of the edges of each group, ns. Edges of group 0 have recorded lengths.
     holding
-        By group, sum and number of lags of binding edges; updated.
+        Sum and number of the lags of binding edges, by group: updated.
     tolerated
         Largest lag that counts, ns.
     found
@@ -234,7 +235,7 @@ def follow_back(
     Parameters
     ----------
     net, usual
-        As for `find_lengths`.
+        As for `sum_lags`.
     ends
         ``node, since``: the node that ends each path, and the time at which its step starts.
     found
@@ -334,7 +335,7 @@ def put_in_order(into: Array, out: tuple[Array, Array], missing: Array, order: A
 
 
 def replay(
-    order: Array, into: tuple[Array, Array, Array], carried: Array, time: Array
+    order: Array, into: tuple[Array, Array, Array], delays: Array, time: Array
 ) -> None:  # fmt: skip
     """Compute each node's earliest time: the largest (time of source + length) over its edges.
 
@@ -345,7 +346,7 @@ def replay(
     into
         ``first, source, length`` of the edges into each node; edges of negative length hold
         nothing back.
-    carried
+    delays
         Delay added at each node, ns.
     time
         Time of each node, ns: filled in, except for nodes without edges into them, which keep
@@ -361,13 +362,14 @@ def replay(
             ready = time[source[edge]] + length[edge]
             if not known or ready > begun:
                 begun, known = ready, True
-        time[moment] = begun + carried[moment] if known else begun
+        time[moment] = begun + delays[moment] if known else begun
 
 
 def late_on_paths(ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array) -> int:
-    """Sum the time on critical paths, from end to start of each step, that edges do not explain.
+    """Return the time on the critical paths of all steps that no edge explains, in total, ns.
 
-    Of several edges into a node the edge with the latest source plus length is followed.
+    A path goes back from the end of a step to its start. Of the edges into a node it follows the
+    one for which (time of source + length) is latest.
 
     Parameters
     ----------
@@ -400,12 +402,12 @@ def late_on_paths(ends: tuple[Array, Array], into: tuple[Array, Array, Array], t
     return late
 
 
-def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allowed: Array) -> None:
-    """Compute the latest time at which each node could come without delaying any end of a step.
+def latest(order: Array, into: tuple[Array, Array, Array], delays: Array, allowed: Array) -> None:
+    """Compute the latest time of each node without delaying any end of a step.
 
     Parameters
     ----------
-    order, into, carried
+    order, into, delays
         As for `replay`.
     allowed
         Latest time of each node, ns: on entry that of ends of steps, and `LATEST` for all others;
@@ -416,7 +418,7 @@ def latest(order: Array, into: tuple[Array, Array, Array], carried: Array, allow
         moment = order[place]
         if allowed[moment] == LATEST:
             continue
-        begun = allowed[moment] - carried[moment]
+        begun = allowed[moment] - delays[moment]
         for edge in range(first[moment], first[moment + 1]):
             if length[edge] >= 0:
                 before = source[edge]

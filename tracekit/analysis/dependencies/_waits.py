@@ -335,20 +335,21 @@ class Batches:
     Parameters
     ----------
     taken
-        ``process, thread, target, source, end, length, loading, signed, own, lag, waited, before,
-        between`` sorted by thread and time. The call that takes the batch begins at `end` (node
-        `target`); `own` is whether it copies the batch to the GPU. Before it the thread made no
-        call for `length` (since node `source`). Of that, it may have waited for the batch for
-        `loading`, and was in ranges of input or asleep for `signed`; `waited` is whether `loading`
-        is long enough to count as a wait. `lag` is the time since the previous batch, taken at node
-        `before`; `between`, the number of batches since the last wait. Times in ns.
+        ``process, thread, target, source, end, length, loading, evident, own, lag, waited, before,
+        between``, sorted by thread and time (times in ns). The thread makes no call for `length`,
+        from node `source` to node `target` (time `end`), where the call begins that takes the
+        batch. `loading` is the part of `length` in which the thread may wait for the batch;
+        `waited`, whether `loading` is long enough to count as a wait; `evident`, the part of
+        `length` in ranges of input or asleep. `own` is whether the call copies the batch to the
+        GPU; `lag`, the time since the previous batch, taken at node `before`; `between`, the number
+        of batches since the last wait.
     workers
         Number of loader workers: the processes forked before the first batch, or the batches
         between two waits. None if neither is recorded.
     forks
         Number of processes forked before the first batch, which are taken for loader workers.
     asleep
-        Whether the operating system recorded that the thread slept in these waits.
+        Whether calls of the operating system show that threads slept in 90 % of the waiting time.
     most_ns
         Upper bound of a loader's time per batch, estimated from the wait for the first batch, ns.
     slept_is_known
@@ -367,19 +368,20 @@ class Batches:
 
     @property
     def doubt(self) -> str:
-        """Reason why time taken for waits for a loader may be other work; empty if there is none.
+        """Reason why time that counts as waiting for a loader may be other work; empty if none.
 
-        Doubtful is time mostly in ranges other than input, in one wait, or without sleep.
+        Reasons: most of the time lies in ranges other than input; the thread does not sleep in most
+        of it; or one wait makes up most of it.
         """
         if elsewhere := _elsewhere(self.trace, self.taken.filter("waited")):
             return (
                 "most time that counts as waiting for a loader lies in ranges between steps: "
                 f"{elsewhere}; if these do not wait for input, a faster loader wins less"
             )
-        signed, loading = (
-            self.taken.filter("waited").select(pl.col("signed", "loading").sum()).row(0)
+        evident, loading = (
+            self.taken.filter("waited").select(pl.col("evident", "loading").sum()).row(0)
         )
-        if self.slept_is_known and 2 * signed < loading:
+        if self.slept_is_known and 2 * evident < loading:
             return (
                 "most time that counts as waiting for a loader lies between steps, while the "
                 "thread does not sleep: it may be something else, such as writing a file"
@@ -405,7 +407,7 @@ class Batches:
         the wait. A thread that loads batches itself, as PyTorch's ranges tell, has none.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
-        awake = pl.lit(self.slept_is_known) & (2 * pl.col("signed") < pl.col("loading"))
+        awake = pl.lit(self.slept_is_known) & (2 * pl.col("evident") < pl.col("loading"))
         ranges = self.trace["ranges"].filter(pl.col("name").cast(pl.String).str.contains(_ALONE))
         alone = ranges.select("thread").unique().collect()
         waits = self.taken.filter("waited").with_columns(near=near & ~awake)
@@ -448,9 +450,9 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     periods = pl.concat([ranges, _between(iterations.join(servers, on="process", how="anti"))])
     naps = _asleep(trace).join(ranges, on="thread", how="anti")
     signs = merged(pl.concat([ranges, _asleep(trace)]), ["thread"])
-    signed = covered(driving, signs, ["thread"], "signed")
+    evident = covered(driving, signs, ["thread"], "evident")
     known, by_ranges = (
-        covered(signed, merged(blocks, ["thread"]), ["thread"], "loading")
+        covered(evident, merged(blocks, ["thread"]), ["thread"], "loading")
         for blocks in (pl.concat([periods, naps]), periods)
     )
     unplaced = known.drop("thread", "process", "start", "end")
@@ -458,7 +460,7 @@ def batches_of(trace: Trace, moments: Moments, gaps: pl.DataFrame) -> Batches:
     others = by_ranges.filter(pl.col("loading") >= _AWAITED_NS).join(
         copied, on="thread", how="anti"
     )
-    columns = ["process", "thread", "target", "source", "end", "length", "loading", "signed"]
+    columns = ["process", "thread", "target", "source", "end", "length", "loading", "evident"]
     both = [copied.select(columns, own=True), others.select(columns, own=False)]
     taken = pl.concat(both).sort("thread", "end")
     return _described(trace, _with_turns(moments, taken))

@@ -77,10 +77,11 @@ def whatif(
 ) -> Answer:
     """Predict step times after changes; `questions.py` lists options and columns.
 
-    The dependency graph of the run is replayed: each call and op comes as soon as everything that
-    it waits for has come; no other recorded times are used. ``docs/whatif.md`` describes replays,
-    and how well they predicted real changes. There is one row for the measured steps, one for the
-    unchanged replay, one for each change alone and, for several changes, one for all together.
+    The dependency graph of the run is replayed: each call and op starts as soon as everything that
+    it waits for has ended, and takes as long as recorded. Recorded delays that no dependency
+    explains are kept. ``docs/whatif.md`` describes replays, and how well they predicted real
+    changes. There is one row for the measured steps, one for the unchanged replay, one for each
+    change alone and, for several changes, one for all together.
 
     Parameters
     ----------
@@ -225,9 +226,9 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     graph = fastest.graph
     share = min(1.0, _mean(job.steps(graph.replayed(fast["weight"]))) / _mean(base.shortest))
     inside = graph.time > job.bounds["start"].min()
-    carried = np.where(inside, share, 1.0) * graph.carried
-    carried = carried.astype(graph.carried.dtype)
-    shortest = job.steps(graph.replayed(fast["weight"], carried))
+    delays = np.where(inside, share, 1.0) * graph.delays
+    delays = delays.astype(graph.delays.dtype)
+    shortest = job.steps(graph.replayed(fast["weight"], delays))
     least = _least_ns(job, fast) if overlaps else 0.0
     late = _unexplained(slowest, time, longest, slow["weight"])
     return _Replay(label, number, shortest, longest, late, least)
@@ -246,19 +247,19 @@ def _submitted(job: Job, changes: Sequence[Change]) -> tuple[Job, Job]:
     calls = job.moments.launching(ops).select(began="start", until="end")
     late = (
         ops.with_columns(calls)
-        .with_columns(late=pl.lit(pl.Series(job.graph.carried)).gather(pl.col("begin")))
+        .with_columns(late=pl.lit(pl.Series(job.graph.delays)).gather(pl.col("begin")))
         .filter(pl.col("late") > 0)
         .select("start", "until", target="begin",
                 within=pl.min_horizontal("late", pl.col("until") - pl.col("began")))
     )  # fmt: skip
-    carried = job.graph.carried.copy()
-    carried[late["target"].to_numpy()] -= late["within"].to_numpy()
+    delays = job.graph.delays.copy()
+    delays[late["target"].to_numpy()] -= late["within"].to_numpy()
     own = job.graph.edges.select("target").join(
         late.select("target", "within"), on="target", how="left", maintain_order="left"
     )["within"]  # fmt: skip
     longer = pl.when(pl.col("kind") == "launch").then(own).otherwise(None).fill_null(0)
     edges = job.graph.edges.with_columns(weight=pl.col("weight") + longer)
-    graph = replace(job.graph, edges=edges, carried=carried)
+    graph = replace(job.graph, edges=edges, delays=delays)
     moved = job.changed(graph, job.edges.with_columns(edges["weight"]))
     is_sure = late.select((pl.col("start") >= pl.col("until")).all()).item()
     return (moved if is_sure else job), moved
