@@ -75,7 +75,8 @@ def latency(
         As for the command `latency`; ``span`` and ``active`` exist for matched collectives only.
     buckets
         ``power2``: sizes from one power of two to the next; ``exact``: each size; ``class``: small
-        (up to 8 KiB), medium (up to 512 KiB), large; ``mixed`` for a power of two across classes.
+        (up to 8 KiB), medium (up to 512 KiB), large. Of the first two, a bucket with sizes of
+        several classes has ``mixed`` in the column ``class``.
     log, sizes
         As for `collective_calls`.
 

@@ -179,18 +179,17 @@ def compare(
     in an iteration (``idle``), and while it is in none (``between_steps``). These parts add up to
     the step, and their changes to its change.
 
-    A verdict is given where the interval, adjusted for the number of rows, excludes 0;
-    ``meta["method"]`` names the methods. A verdict is about these two recordings only: iterations
-    of one recording vary less than recordings of one program do, so two recordings of the same
-    program can differ significantly by a little.
+    A row is ``faster`` or ``slower`` if the interval of its change, adjusted for the number of
+    rows, excludes 0; ``meta["method"]`` names the methods. This is about these two recordings only:
+    iterations of one recording vary less than recordings of one program do, so two recordings of
+    the same program can differ significantly by a little.
 
     Parameters
     ----------
     a, b
         The runs.
     by, skip, match_names, anyway, metric, least
-        As for `tracekit.compare`. Without `least`, rows whose interval has 0 in it and lies within
-        0.1 % are too small to matter, and the headline states no verdict by a least change.
+        As for `tracekit.compare`.
     names
         Names of the runs in messages.
     traffic

@@ -163,10 +163,10 @@ def judged(step: Mapping[str, Any], metric: Metric, least: float | None) -> dict
 
     Returns
     -------
-    ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. With a least change the
-    verdict is ``faster`` or ``slower`` if the whole interval lies beyond it, ``same`` if the whole
-    interval lies within it, else ``unknown``; without an interval the verdict is the one without a
-    least change. The least change is a share of the shorter step, so that swapping A and B only
+    ``metric``, ``least_percent`` (or None), ``verdict`` and a ``sentence``. If `least` is given and
+    the change has an interval, the verdict is ``faster`` or ``slower`` if the whole interval lies
+    beyond `least`, ``same`` if the whole interval lies within it, else ``unknown``. Otherwise the
+    verdict is that of `step`. `least` is a share of the shorter step, so that swapping A and B only
     swaps faster and slower.
     """
     prefix = "" if metric == "mean" else "shift_"

@@ -120,7 +120,7 @@ class Asked:
         return cls(keys, skip, match_names, anyway, metric, least)
 
     def of_known_ranks(self, runs: Sequence[Recorded]) -> Asked:
-        """Return the options without the key rank beside others, if some runs alone have ranks."""
+        """Return options without the key ``rank`` (unless alone) if only some runs have ranks."""
         keys = tuple(key for key in self.keys if key != "rank")
         if not keys or keys == self.keys:
             return self
@@ -249,7 +249,11 @@ def answered(
     tables: Mapping[str, pl.DataFrame],
     more: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Assemble a `Comparison` from the measured steps of both sides; `more` is additional meta."""
+    """Assemble a `Comparison`: its `rows`, their `readable` form, and further `tables`.
+
+    `sides` are the measured steps of each recording of A, and of B, with their `names`. `headline`,
+    `step`, `notes`, `method` and `more` (further entries) go into ``meta``.
+    """
     keys = options.keys
     meta = {
         "headline": headline,
@@ -409,15 +413,15 @@ def comparability(
     """Return why two runs cannot be compared, in words; nothing if they can be.
 
     Reasons are: different number or model of GPUs, different number of ranks, different labels
-    `network`, `batch` or `gpus`; kernels or iterations in one run only; and that in one run the
-    launching calls of a much smaller share of ops are known. By stage or step, reasons are also
-    that stages are known for a much smaller share of one run's GPU time, or that a stage is known
-    from ranges or the order of launches in one run, and inferred from the ops alone in the other.
+    `network`, `batch` or `gpus`; kernels or iterations in one run only; and launching calls that
+    are known for a much smaller share of ops in one run. By stage or step, reasons are also: stages
+    are known for a much smaller share of one run's GPU time; or a stage is known from ranges or the
+    order of launches in one run, and inferred from the ops alone in the other.
 
     Raises
     ------
     MissingDataError
-        If one run has GPU work and the other has none, which is not an improvement.
+        If one run has GPU work and the other has none.
     """
     facts = [summarise(run) for run in (a, b)]
     without_work = [not run["ops"] for run in facts]

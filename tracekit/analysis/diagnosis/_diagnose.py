@@ -357,12 +357,13 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
 
     Returns
     -------
-    The first diagnosis with ``state`` (``new``, ``grown``, ``uncovered``, ``shrunk``, ``unchanged``
-    or ``gone``), ``base_win_ns`` and ``base_share`` added to its findings, new ones first. Findings
-    that are gone have the values of the base. A finding has grown or shrunk if its win changed by
-    more than the share `NOTICED` of the base's step, and by more than a tenth. A finding that would
-    be new or grown is ``uncovered`` if B's step is shorter than the base's by more than that: the
-    longer step may have hidden it.
+    The first diagnosis of B with the findings of both sides, new ones first, and the columns
+    ``state`` (``new``, ``grown``, ``uncovered``, ``shrunk``, ``unchanged`` or ``gone``),
+    ``base_win_ns`` and ``base_share``. Findings that are gone have the values of the base. A
+    finding is ``grown`` or ``shrunk`` if its win changed by more than the share `NOTICED` of the
+    base's step, and by more than a tenth. A new or grown finding becomes ``uncovered`` if the
+    base's step is over 1.1 times as long as B's, and longer by at least the rise of the win: the
+    longer step may have hidden the finding.
     """
     now, before = _side(found, greatest=False), _side(base, greatest=True)
     pairs = [(now.get(rule), before.get(rule)) for rule in {**now, **before}]

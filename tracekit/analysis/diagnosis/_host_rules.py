@@ -186,7 +186,7 @@ def places(part: Part) -> Frames:
         "busy_host": pl.col("is_long"),
         "allocation_in_loop": pl.col("cause") == "allocation",
     }
-    pairs = pairs_of(part.trace, part.found.gaps)
+    pairs = pairs_of(part.trace, part.idle_gaps.gaps)
     asked = part.idle.with_columns(own.fill_null(value=False).alias(rule)
                                    for rule, own in asks.items())  # fmt: skip
     named = in_ranges(part.trace, asked.filter(pl.any_horizontal(*asks)), pairs, "name")
@@ -426,7 +426,7 @@ def host_copies(part: Part) -> Frames:
     ``exposed`` (no other op runs), ``earlier`` (how much earlier the copy and the next kernel could
     have started), ns; ``gain``, how many bytes more pinned memory could have copied in the exposed
     time; ``blocking``, the number of copies whose launching call waits for them; and ``no_input``,
-    the exposed time of those of backward passes and weight updates, ns.
+    the exposed time of copies in backward passes and weight updates, ns.
     """
     each = pl.concat(
         [part.exposed(is_own).with_columns(rule=pl.lit(rule)) for rule, is_own in

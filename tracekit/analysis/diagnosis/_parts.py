@@ -103,18 +103,18 @@ class Part:
         return pieces.select(*rows.columns, "counts", "duration_ns").with_columns(iteration=step)
 
     @cached_property
-    def found(self) -> OwnPieces:
-        """The idle gaps of GPUs in usual steps, split into intervals with one cause each."""
+    def idle_gaps(self) -> OwnPieces:
+        """The idle gaps of GPUs in usual steps, and their intervals (pieces) of one cause each."""
         return own_pieces_in(self.trace, self.steps, self.ending)
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        """Intervals of idle gaps with their cause; the function `idle` explains the columns."""
-        gaps = self.found.gaps.select(
+        """The pieces of `idle_gaps`, with flags for the rules (see the function `idle`)."""
+        gaps = self.idle_gaps.gaps.select(
             "gap", queued=pl.col("launch_end") <= pl.col("start"),
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
         )  # fmt: skip
-        pieces = self.found.pieces
+        pieces = self.idle_gaps.pieces
         late = pl.col("cause") == "host_delay"
         launching = late | (pl.col("cause") == "launch_latency")
         # As long as it had waited before, lateness has another cause: the host is as busy then.
@@ -412,21 +412,21 @@ def idle(part: Part) -> Frames:
     """Return sums of idle time; and, one by one, gaps whose cause may lie on GPUs of other parts.
 
     ``sums``: ``process, device, iteration, cause``; ``rests_on, detail`` (data that show the cause,
-    and the host call or activity); ``queued``, whether the late op that ends the gap was launched
-    before the gap; ``is_short``, ``is_long``: whether launch delays in the gap take up to 1 ms, or
-    more; ``is_slow``: whether those before a call take more than 100 us; ``is_tiny``, whether a
-    kernel from a sequence of tiny kernels ends it; ``time`` (ns). ``gaps``: numbers of gaps, see
-    `Facts.gaps`. ``last_pieces, last, blocks``: the gaps at the end of a GPU's step in which
-    another GPU still works; see `OwnPieces`.
+    and the host call or activity); ``queued``, whether the late op was launched before the gap;
+    ``is_tiny``, whether a kernel from a sequence of tiny kernels ends the gap; ``is_short``, cause
+    ``host_delay`` or ``launch_latency``, of which the gap has up to 1 ms; ``is_slow, is_long``,
+    cause ``host_delay``, of which the gap has more than 100 us, 1 ms; ``time`` (ns). ``gaps``:
+    numbers of gaps, see `Facts.gaps`. ``last, last_pieces, blocks``: gaps at the end of a GPU's
+    step in which another GPU still works, their pieces, and that GPU's work; see `OwnPieces`.
     """
-    own, last = part.idle, part.found.last["gap"]
+    own, last = part.idle, part.idle_gaps.last["gap"]
     is_last = pl.col("gap").is_in(last.implode())
     late = own.filter("is_short", ~pl.col("queued").fill_null(value=True))["gap"].n_unique()
     gaps = {"launch_bound": late, "busy_host": own.filter("is_long")["gap"].n_unique()}
     return {
         "sums": idle_added(own.filter(~is_last)),
         "gaps": pl.DataFrame(gaps), "last_pieces": own.filter(is_last),
-        "last": part.found.last, "blocks": part.found.blocks,
+        "last": part.idle_gaps.last, "blocks": part.idle_gaps.blocks,
     }  # fmt: skip
 
 
@@ -444,7 +444,7 @@ def host_calls(part: Part) -> Frames:
     """
     first, last = part.span.row(0)
     waiting, loops = part.trace.once(waits), part.idle.filter(pl.col("cause") == "waiting_call")
-    threads = part.found.gaps.join(loops, on="gap", how="semi")["launch_thread"].unique()
+    threads = part.idle_gaps.gaps.join(loops, on="gap", how="semi")["launch_thread"].unique()
     inside = waiting.filter(pl.col("start").is_between(first, last))
     blocks = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("launch_end") >= pl.col("end"))
     copying = part.ops.filter(blocks).select(LENGTH.sum()).collect().item()

@@ -116,7 +116,7 @@ def shared_work(part: Part, shared: pl.DataFrame) -> Frames:
     """
     named = part.ops.with_columns(pl.col("kind", "name").cast(pl.String))
     own = named.join(shared.lazy(), on=["kind", "name"], how="semi", nulls_equal=True)
-    gaps = part.found.gaps.lazy().select("gap", op="after")
+    gaps = part.idle_gaps.gaps.lazy().select("gap", op="after")
     ended = gaps.join(own.select("op").unique(), on="op", how="semi").collect()
     idle = part.idle.filter(~pl.col("cause").is_in(BEHIND)).join(ended, on="gap", how="semi")
     own = own.filter(pl.col("kind") != "collective")

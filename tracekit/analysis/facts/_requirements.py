@@ -17,7 +17,7 @@ from tracekit.errors import MissingDataError, TracekitError
 from tracekit.model import Trace, with_clocks
 
 Degree = Literal["no", "none", "partly", "yes"]
-"""Whether a run has a kind of data, worst first; ``none``: it was recorded, and none ran."""
+"""Whether a run has a kind of data: not recorded, recorded but none ran, in part, or all of it."""
 DEGREES: tuple[Degree, ...] = ("no", "none", "partly", "yes")
 
 RECORDERS = {
@@ -32,7 +32,7 @@ _SEVERAL = 2
 
 @dataclass(frozen=True)
 class Evidence:
-    """How much of a kind of data a run has: ``yes, partly, none, no``, and a text with numbers."""
+    """How much of a kind of data a run has (see `Degree`), and a text with numbers."""
 
     available: Degree
     found: str

@@ -291,11 +291,16 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     """Add ``role`` to problems; sort causes first, by the number of ranks that wait for them.
 
     A rank that is missing in one collective and waits in another is blocked by the latter. A
-    problem is a `cause` if its ranks made unequal calls; if GPUs of some ranks, which wait in no
-    other collective, did not start a collective that was launched; if its missing ranks wait in no
-    other collective; or if ranks wait for each other in a cycle (then ``problem`` is deadlock). A
-    problem in a collective that all ranks joined, and that no other problem blocks, is `unknown`,
-    or a `consequence` if there is a cause. All other problems are consequences.
+    problem is a `cause` in any of these cases:
+
+    - Its ranks made unequal calls.
+    - Its ranks launched a collective that their GPUs did not start, and some wait in no other one.
+    - Its ranks are missing in a collective, and some of them wait in no other one.
+    - Ranks wait for each other in a cycle (``problem`` is then deadlock).
+
+    If all ranks joined the collective, or the work that waits is of unknown kind, the problem is
+    `unknown`, or a `consequence` if another problem is a cause. All other problems are
+    consequences.
     """
     waits: dict[int, set[int]] = {}
     for each in problems:

@@ -406,9 +406,9 @@ def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFram
     Returns
     -------
     ``group``, ``members``, ``sequence`` (which message of the pair, from 1 on), ``problem``
-    (missing or size), ``ranks`` (the rank without it; both if sizes differ), ``waiting`` (the other
-    rank) and its ``place``, ``usual`` and ``other`` (the sizes of sender and receiver), ``source``
-    and ``target`` (ranks in the job).
+    (missing or size), ``ranks`` (the rank that lacks the message; both if sizes differ),
+    ``waiting`` (the other rank), ``place`` (where in the program the other rank waits), ``usual``
+    and ``other`` (the sizes of sender and receiver), ``source`` and ``target`` (ranks in the job).
     """
     sides = [_numbered(entries, ranks, side) for side in ("send", "recv")]
     keys = ["group", "members", "from", "to", "sequence"]

@@ -50,11 +50,12 @@ _SILENT = "; nothing was recorded since: the recorders may have stopped"
 def find_hang_in_run(trace: Trace) -> Answer:
     """Explain why a job hangs, from a run of its ranks alone: recordings cut while it hung.
 
-    Calls of a communicator are numbered (from 1) on each rank, and aligned at the last collective
-    that was matched on most of its ranks (at the first call, if its creation was recorded). A call
-    whose launch has no recorded kernel hangs if its file has records later than it by at least a
-    second and twice the run's longest time from launch to end of an op. If the recording went on
-    for so long, but has no such record, the role is ``unknown``: the profiler may have stopped.
+    Calls of a communicator are numbered (from 1) on each rank, and aligned at the last of the
+    collectives that were matched on most ranks; without these at the first call, if the creation of
+    the communicator was recorded. A call whose launch has no recorded kernel hangs if its file has
+    records later than the call by at least a second, and by at least twice the run's longest time
+    from launch to end of an op. If the recording lasted that long after the call, but without a
+    record, the role is ``unknown``: the profiler may have stopped.
 
     Returns
     -------

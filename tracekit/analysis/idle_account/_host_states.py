@@ -112,8 +112,8 @@ def allocations(trace: Trace) -> pl.DataFrame:
 def loads(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name``: calls that load GPU code, and launches that do so.
 
-    A launching call longer than `QUEUED_NS` must have loaded code if what it launches starts as
-    late after its begin, or is not known.
+    A launching call longer than `QUEUED_NS` is taken to load code if the op that it launches starts
+    more than `QUEUED_NS` after the begin of the call, or is unknown.
     """
     calls = trace.once(_telling_calls).select("thread", "start", "end", "name")
     known = calls.filter(_is_named(trace, _NAME.str.contains(_LOADING)))

@@ -349,7 +349,9 @@ def last_to_work(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def waiting_for_end(gaps: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Return ``gap, start, end`` (ns), ``held_by``: gaps at whose end only that other GPU works.
+    """Return the gaps that last until the end of a window, where another GPU (``held_by``) works.
+
+    The columns are ``gap, start, end`` (ns), ``held_by``.
 
     Parameters
     ----------

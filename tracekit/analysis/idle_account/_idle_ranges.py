@@ -58,8 +58,8 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     trace
         The run, which must have iterations.
     windows
-        Steps and times between them: ``process, device, iteration, start, end, on_host`` (times in
-        ns); `iteration` is null outside of the compared steps.
+        Steps and times between them: ``process, device, iteration, start, end`` (ns), ``on_host``
+        (whether the host is in an iteration); `iteration` is null outside of the compared steps.
 
     Returns
     -------

@@ -29,7 +29,7 @@ _LENGTH = pl.col("end") - pl.col("start")
 
 
 def doubt_of_silence(trace: Trace) -> list[str]:
-    """Warn if the longest waits for the host, as idle time counts them, may be pauses of recording.
+    """Return a warning if the longest waits of GPUs for the host may be pauses of the recording.
 
     In a silent stretch nothing begins or ends, in no table, and no call or host event is open.
     """

@@ -242,7 +242,7 @@ def before_a_short_end(lengths: Sequence[float]) -> float | None:
     """Return the mean of all steps but the last if the last one was cut short, else None.
 
     The last step ends with its last GPU work, as no step follows. It counts as cut short if it is
-    shorter than each other step, and lowers the mean of all, by 1 % or more.
+    at least 1 % shorter than every other step, and lowers the mean of all steps by at least 1 %.
     """
     *others, last = lengths or [0.0]
     if not others or last > _LOWERED * min(others):

@@ -206,10 +206,11 @@ def _layers(trace: Trace, ranges: pl.Series) -> pl.Series:
 def around(
     trace: Trace, begin: int, end: int, process: int | None = None
 ) -> tuple[Trace, pl.Series]:
-    """Limit a run, or one of its processes, to ops, calls and ranges that overlap an interval (ns).
+    """Limit a run, or one of its processes, to what happens in an interval (ns).
 
-    Ops are kept if they start at or after `begin` and were launched at or before `end`. Details of
-    ops and causes of idle time can then be computed without reading the whole run.
+    Calls and ranges are kept if they overlap the interval; ops, if they start at or after `begin`
+    and were launched (if unknown: start) at or before `end`. Details of ops and causes of idle time
+    can then be computed without reading the whole run.
 
     Returns
     -------

@@ -271,8 +271,8 @@ class StepTimes:
     stages
         ``window, stage, busy_ns, exposed_ns``.
     windows
-        ``window, process, device, iteration, start, end, on_host`` (times in ns). `iteration` is
-        the step; if the whole run is one window, `iteration` and `process` are null.
+        ``window, process, device, iteration, start, end`` (ns), ``on_host`` (whether the host is in
+        an iteration). If the whole run is one window, `iteration` and `process` are null.
     counted
         The windows of steps that are neither skipped nor incomplete, and how many others were left
         out, by reason.

@@ -48,7 +48,7 @@ class Measured:
     values
         The columns `columns` and ``iteration, length_ns, count, per``, for links also ``bytes``.
         A group that does not occur in a step has no row for it; `iteration` is null outside of the
-        windows `counted`. ``per`` is the number of devices (or processes) that are added up.
+        windows `counted`. ``per`` is the number of devices (or processes) whose times were added.
         Without steps there is one row per group for the whole run.
     parts
         ``part, iteration, length_ns, busy_ns``: the parts of steps (`PARTS`), added over devices;
@@ -66,8 +66,8 @@ class Measured:
     skipped, cold
         Number of iterations left out at the beginning, and number of cold ones among the others.
     windows
-        ``process, device, iteration, start, end, on_host`` (times in ns): the windows (steps, and
-        times between).
+        Steps and times between them: ``process, device, iteration, start, end`` (ns), ``on_host``
+        (whether the host is in an iteration).
     """
 
     columns: tuple[str, ...]

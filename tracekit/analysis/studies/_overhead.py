@@ -247,14 +247,15 @@ _SCHEMA = {
 def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
     """Find the batch or network size at which a method overtakes the baseline (``--crossover``).
 
-    It lies between two neighbouring sizes, one with an overhead above 0 and one of at most 0: there
-    the logarithm of the ratio of times is interpolated linearly over that of the size. The interval
-    goes from the last smaller size at which the method is significantly slower (the whole interval
-    of the overhead is above 0) to the first larger size at which it is significantly faster; the
-    other way round if the method falls behind the baseline as the size grows. For times from a
-    table, which have no intervals, the overhead itself decides; runs without an interval count as
-    not significant. An end is null if there is no such size. All are null if the sign of the
-    overhead never changes, or changes several times.
+    ``crossing`` lies between two neighbouring sizes, one with an overhead above 0 and one of at
+    most 0: there the logarithm of the ratio of times is interpolated linearly over that of the
+    size. Its interval goes from ``crossing_from``, the last smaller size at which the method is
+    significantly slower (the whole interval of the overhead is above 0), to ``crossing_to``, the
+    first larger size at which the method is significantly faster; the other way round if the method
+    falls behind the baseline as the size grows. Times from a table have no intervals: the sign of
+    their overhead counts as significant. A recorded run without an interval is never significant.
+    An end is null if no size is significant; all three are null if the sign of the overhead never
+    changes, or changes several times.
 
     Parameters
     ----------

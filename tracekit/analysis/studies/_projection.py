@@ -105,7 +105,7 @@ def _bound(known: pl.Expr) -> pl.Expr:
 def project_architectures(
     jobs: pl.DataFrame, hardware: Hardware, to: Sequence[str] = tuple(MEDIA), *, pcie_share: int = 1
 ) -> pl.DataFrame:
-    """Return the modelled step time of each job on other architectures (means of weight exchange).
+    """Return the modelled step time of each job on other architectures (ways to exchange weights).
 
     A server has at most one replica per GPU, so larger jobs have fewer replicas there.
 

@@ -61,9 +61,9 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
     Times are sums over the steps that are not skipped or cut; in a run without iterations, over
     the time from a device's first to its last op. Waiting for input is idle time with the cause
-    ``input``, as in `tracekit.analysis.idle_time.idle`; null where no launch, or nothing that
-    relates to input, was recorded. Without any kernel, these were not recorded: ``kernel_ns`` and
-    ``input_ns``, the time of copies beside which no kernel runs, are null.
+    ``input``, as in `tracekit.analysis.idle_time.idle`; it is null if no launch, or nothing that
+    relates to input, was recorded. If no kernel was recorded, ``kernel_ns`` and ``input_ns`` (the
+    time of copies beside which no kernel runs) are null.
 
     Parameters
     ----------
@@ -218,11 +218,8 @@ def _share(part: float | None, window: float) -> float | None:
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return a table of the rows with ``speedup``: first row's ``window_ns`` over the row's own.
 
-    It is null where one of them is of steps, and the other of a whole recording.
-
-    Returns
-    -------
-    The columns of the rows, and ``speedup``.
+    It is null if only one of the two rows has steps (``iterations``): the other window is a whole
+    recording.
     """
     table = pl.DataFrame(list(rows), infer_schema_length=None)
     has_steps = pl.col("iterations") > 0

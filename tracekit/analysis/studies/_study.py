@@ -143,8 +143,8 @@ def study_row(
     for dependent steps (`long_run`); null for fewer than 5 steps, or if step times drift. The
     exposed time ``fp_bp_ns`` of forward and backward pass, the other exposed times, ``idle_ns``
     (idle while the host is in an iteration) and ``between_steps_ns`` (idle while it is in none) add
-    up to ``step_ns``. Each participant of a collective counts with
-    an equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
+    up to ``step_ns``. Of a collective, each recorded participant adds to ``bytes_between_gpus`` an
+    equal share of the bytes that usual algorithms move in total, 2(n-1)S for an all-reduce.
 
     Raises
     ------
@@ -208,9 +208,9 @@ def basis_of(study: pl.DataFrame) -> dict[str, str]:
 
 
 def is_unlabelled() -> pl.Expr:
-    """Select runs without a label ``network`` or ``batch``, which cannot be matched with others.
+    """Select recorded runs without a label ``network`` or ``batch``: they match no other run.
 
-    Times measured elsewhere are matched by the columns of their table.
+    Times from a table (``basis`` is null) are not selected, as their columns match them with runs.
     """
     lacking = pl.any_horizontal(pl.col("network", "batch").is_null())
     return lacking & pl.col("basis").is_not_null()
@@ -246,10 +246,10 @@ _ME = pl.col("me_exposed_ns")
 
 
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
-    """Warn of runs that are not pooled with runs of equal labels, as they may be other programs.
+    """Return a warning that names runs which are not pooled with runs of equal labels.
 
-    With `apart` every run is shown by itself, and none is left out. A further warning names runs
-    whose steps contain evaluation, if other runs have none.
+    They may be other programs. With `apart`, every run is shown by itself, and none is left out. A
+    further warning names runs whose steps contain evaluation, if other runs have none.
     """
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = (
@@ -507,13 +507,13 @@ def _sent() -> pl.Expr:
 
 def runs_answer(
     rows: pl.DataFrame,
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     *,
     images: int | None,
     batch_scope: BatchScope,
     apart: bool,
 ) -> Answer:
-    """Return the table of runs of a study with its figure; see `tracekit.study`."""
+    """Return the table of runs of a study with its plot; `options` are entries for ``meta``."""
     drawn = rows
     if images is not None:
         epoch = pl.col("step_ns") * study_iterations(images, batch_scope)
@@ -532,7 +532,7 @@ def runs_answer(
         rows=rows,
         meta={
             "runs": rows.height,
-            **asked,
+            **options,
             **per_step(rows),
             **({} if images is None else {"images": images}),
         },
