@@ -1,4 +1,4 @@
-"""A clock of the GPUs that is late is told from launches that are held back, by who waits."""
+"""A clock of the GPUs that is ahead is told from launches that are held back, by who waits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ US = 1000
 QUICKEST = 7 * US
 TAKES = 10 * US
 OPS = 100
-HELD = "something delays every launch, for the clock of the GPU is late by no more than"
+HELD = "something delays every launch, for the clock of the GPU is ahead by no more than"
 Late = Callable[[int, int], int]
 
 
@@ -37,7 +37,7 @@ def _waits(*rows: tuple[int, int, int | None]) -> pl.DataFrame:
 
 
 def _trace(late: Late, held: int = 0, waits: range = range(OPS)) -> Trace:
-    """Calls of 100 ops every 100 ms, each held back by `held`, on a clock that is late.
+    """Calls of 100 ops every 100 ms, each held back by `held`, on a clock that is ahead.
 
     After some the host waits, which returns 5 us after the op has ended in truth.
     """
@@ -128,8 +128,8 @@ def test_waits_are_for_what_was_launched_before_on_their_stream() -> None:
 @pytest.mark.parametrize(
     ("slack", "said"),
     [
-        (None, "late by about so much, or something delays every launch"),
-        (-250 * US, "late by 250.000 us at least, for a wait for its work returns so long before"),
+        (None, "ahead by about so much, or something delays every launch"),
+        (-250 * US, "ahead by 250.000 us at least, for a wait for its work returns so long before"),
         (5 * US, f"{HELD} 5.000 us: a wait for its work returns so soon after that ends"),
         (-5 * US, f"{HELD} 0.000 us"),
     ],

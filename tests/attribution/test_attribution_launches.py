@@ -205,7 +205,7 @@ def test_a_launch_after_its_op_warns() -> None:
     [warning] = trace.warnings
     assert warning == (
         "1 ops start before the call that launched them, by a median of 0.001 us (5 to 95 %: 0.001 "
-        "to 0.001 us): the clock of the GPU is at least so much early"
+        "to 0.001 us): the clock of the GPU is behind by at least so much"
     )
 
 
@@ -226,7 +226,7 @@ def test_a_gpu_that_never_starts_at_once_warns(count: int, wait: int, *, is_late
     sentence = (
         f"none of {count - 1:,} kernels that were launched while device 3 was idle starts within "
         f"{wait / 1000:,.3f} us of its call, where some microseconds are usual: the clock of the "
-        "GPU is late by about so much, or something delays every launch"
+        "GPU is ahead by about so much, or something delays every launch"
     )
     found = _launched_when_idle(count, wait, device=3).warnings
     assert found == ((sentence,) if is_late else ())

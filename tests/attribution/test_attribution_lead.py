@@ -1,4 +1,4 @@
-"""A clock of the GPUs that is early by one time throughout is set right, and no other one."""
+"""A clock of the GPUs that is behind by one time throughout is set right, and no other one."""
 
 from __future__ import annotations
 

@@ -63,16 +63,17 @@ class OpenAround(NamedTuple):
     stack
         The stack of each thread.
     number, level, flags
-        Per slot of the stack: the range's number, its nesting depth (0: outermost), and its flags.
-        Flag `APART`: this range belongs to evaluation, not training. `COVERED`: the range that
-        `stage` comes from belongs to evaluation.
+        Per slot of the stack: the range's number, its nesting depth (0: outermost), and its flags
+        (see `EVALUATES`). Only here, `COVERED` means: the range that `stage` comes from is set
+        apart from training (`APART`).
     stage
         Per slot: the stage of the range, or of the nearest range around it that has one; -1 for
         none.
-    of_pass, passes
-        Per slot: the number of the nearest range (this one or one around it) of a forward, backward
-        or update pass, -1 for none; and how many ranges of passes are open on the thread up to and
-        including this one.
+    of_pass
+        Per slot: the number of the nearest range of a forward, backward or update pass, which is
+        this range or one around it; -1 for none.
+    passes
+        Per slot: number of ranges of passes open on the thread, up to and including this one.
     """
 
     stack: Stack
@@ -374,7 +375,8 @@ class Teams(NamedTuple):
     steps
         The training steps of each team.
     iterations
-        Per step: the row, in the table `iterations`, of the iteration that it belongs to.
+        Per step: the row of its iteration in the table `iterations`. The steps that the teams of a
+        process run at the same time are one iteration.
     windows
         Backward windows: the intervals in which a backward pass may run.
     trainer
@@ -608,7 +610,10 @@ class StepSums(NamedTuple):
 
 
 class NameLabels(NamedTuple):
-    """Two labels per range name, used in paths: one inside a numbered step, one outside."""
+    """Labels of range names in the paths of ranges: for ranges `inside` a numbered step, `outside`.
+
+    A label is an index. Inside, the step's own number in a name is replaced (see `find_labels`).
+    """
 
     inside: Array
     outside: Array

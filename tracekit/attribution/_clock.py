@@ -68,7 +68,7 @@ _FEW = 1 << 10
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
     """Warn of GPUs on which even kernels launched while idle start late after their calls.
 
-    Either the clock of the GPU is late, or something delays every launch.
+    Either the GPU's clock is ahead (its times are too large), or something delays every launch.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
     slack
         Device -> least time, ns, from the end of GPU work to the return of the host call that
         waited for this work; negative if waits seem to return too early, so that the GPU clock is
-        late. Devices without such waits are absent.
+        ahead. Devices without such waits are absent.
     """
     together = pl.concat([pl.DataFrame(schema=_WAITS), *parts])
     if together["launches"].sum() < THRESHOLDS.idle_launches:
@@ -95,20 +95,20 @@ def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, 
 
 
 def _held_or_late(slack: int | None) -> str:
-    """Return a clause: whether the GPU's clock is late, or its launches are delayed.
+    """Return a clause: whether the GPU's clock is ahead, or its launches are delayed.
 
     `slack` is the least time, ns, from the end of GPU work to the return of the host call that
     waited for it; None if unknown.
     """
     if slack is None:
-        return "the clock of the GPU is late by about so much, or something delays every launch"
+        return "the clock of the GPU is ahead by about so much, or something delays every launch"
     if slack < -THRESHOLDS.lead_steady_ns:
         return (
-            f"the clock of the GPU is late by {-slack / _NS_PER_US:,.3f} us at least, for a wait "
+            f"the clock of the GPU is ahead by {-slack / _NS_PER_US:,.3f} us at least, for a wait "
             "for its work returns so long before that ends"
         )
     return (
-        "something delays every launch, for the clock of the GPU is late by no more than "
+        "something delays every launch, for the clock of the GPU is ahead by no more than "
         f"{max(slack, 0) / _NS_PER_US:,.3f} us: a wait for its work returns so soon after that ends"
     )
 
@@ -120,10 +120,10 @@ class Offset:
     Parameters
     ----------
     by
-        Correction to add to GPU times, ns; positive if the GPU clock is early.
+        Correction to add to GPU times, ns; positive if the GPU clock is behind.
     slack
         Device -> least time, ns, from the end of GPU work to the return of the host call that
-        waited for it, after the correction; only devices whose clock may be late.
+        waited for it, after the correction; only devices whose clock may be ahead.
     """
 
     by: int = 0
@@ -149,25 +149,25 @@ class Offset:
 def steady_offset(
     ops: Stream, calls: Stream, launches: Launches, syncs: Iterable[pl.DataFrame]
 ) -> Offset:
-    """Find a constant offset of all GPU clocks against the clock of calls.
+    """Return the constant offset of all GPU clocks against the clock of calls; 0 if there is none.
 
-    An op launched on an idle GPU starts some microseconds after its call. So if the clocks differ
-    by a constant, the largest lead (start of the call minus start of the op) is the same at any
-    time and on any GPU, and is negative if the GPU clock is late. The recording is cut into parts;
-    parts without an op launched on an idle GPU are ignored. If half of the parts are ignored, or
-    GPUs differ, no offset is assumed.
+    An op launched on an idle GPU starts some microseconds after its call. If the clocks differ by a
+    constant, the largest lead (start of the call minus start of the op) is therefore the same at
+    any time and on any GPU: above 0 if the GPU clock is behind (its times are too small), far below
+    0 if it is ahead. The recording is cut into parts; parts without an op launched on an idle GPU
+    are ignored. If half of the parts are ignored, or GPUs differ, no offset is assumed.
 
-    Something that delays every launch also looks like a late clock, but then host waits still
-    return after the GPU work has ended. So the clock counts as late only if on each GPU, near both
-    the start and the end of the recording, waits return before the work ends, by about as much as
-    ops start late.
+    Something that delays every launch also makes the lead negative, but then host waits still
+    return after the GPU work has ended. So the clock counts as ahead only if on each GPU, near both
+    the start and the end of the recording, waits return before the work ends, by about the size of
+    the lead.
 
     Parameters
     ----------
     ops, calls, launches
         The ops, the calls, and the launching call of each op.
     syncs
-        Chunks of the canonical table ``syncs``; read only if ops may be late.
+        Chunks of the canonical table ``syncs``; read only if the GPU clock may be ahead.
     """
     most = _leads(ops, calls, launches, 0)["lead"].max() if len(ops) else None
     # What the first chunk shows is asked of all of them only where it shows something.
@@ -202,7 +202,7 @@ def _steady_lead(leads: pl.DataFrame) -> int:
 def _return_early(returns: pl.DataFrame, leads: pl.DataFrame, lag: int) -> bool:
     """Test whether host waits return as long before their GPU work ends as ops start late.
 
-    `lag` is the amount, ns, by which the GPU clock is late. Waits have times of the host clock, and
+    `lag` is the time, ns, by which the GPU clock is ahead. Waits have times of the host clock, and
     `leads` of the GPU clock, so `lag` is added to find the part of the recording in which a wait
     lies.
     """
@@ -258,8 +258,8 @@ def early(leads: Array) -> str:
     low, middle, high = np.percentile(leads, (5, 50, 95)) / _NS_PER_US
     return (
         f"{leads.size:,} ops start before the call that launched them, by a median of "
-        f"{middle:,.3f} us (5 to 95 %: {low:,.3f} to {high:,.3f} us): the clock of the GPU is at "
-        "least so much early"
+        f"{middle:,.3f} us (5 to 95 %: {low:,.3f} to {high:,.3f} us): the clock of the GPU is "
+        "behind by at least so much"
     )
 
 
@@ -368,11 +368,11 @@ the same jumps in real traces."""
 
 
 class Jumps:
-    """Finds GPU clocks that jump ahead within the recording, which looks like idle time.
+    """Finds GPU clocks that jump ahead within the recording: the jump looks like idle time.
 
-    After the jump, host waits and synchronous copies seem to return before their GPU work has
-    ended, and every op seems to start later than its launch by as much or more; before the jump,
-    neither is so.
+    After the jump all GPU times are too large. Host waits and synchronous copies then seem to
+    return before their GPU work has ended, and every op seems to start at least that much later
+    than its launch. Before the jump, neither is so.
     """
 
     def __init__(self, syncs: Iterable[pl.DataFrame]) -> None:

@@ -57,7 +57,7 @@ class Follower:
     labels
         Labels of range names in a path.
     iterations
-        By step: the row of its iteration, -1 for none.
+        By step: the row of its iteration in the table `iterations`, -1 for none (see `Teams`).
     """
 
     def __init__(

@@ -85,9 +85,9 @@ class Places:
     process: Array
 
     def of(self, first: int, rows: int) -> Array:
-        """Return the stages, from 1, of `rows` ops from `first` on; 0 for all other ops than these.
+        """Return the stages of `rows` ops from op `first` on: index in the list of stages, plus 1.
 
-        Known are the stages of the collectives in the field `op`.
+        0 for ops that are not in the field `op`.
         """
         found = np.zeros(rows, np.int8)
         begin, end = np.searchsorted(self.op, (first, first + rows))
@@ -521,8 +521,9 @@ class Doubtful:
     Collectives whose kernel names lack the operation (as with RCCL) may exchange gradients. Large
     copies to the GPU that count as input or evaluation may bring back data that was moved to the
     host before. Copies to the host that count as weight update, only because of their place in the
-    order of launches, may fetch results. For kernels that end before their launching call returns,
-    the host waits; of most kernels, by time, no other call returns so late.
+    order of launches, may fetch results. A call that returns after the kernel that it launched has
+    ended made the host wait; if such kernels take most of the kernel time, all launches may be
+    blocking.
     """
 
     def __init__(self) -> None:

@@ -276,13 +276,15 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> pl.DataFrame:
     """Replace ``open`` by ``ops`` (number of ops) and ``whole`` (recorded in full).
 
-    The first and the last iteration with GPU work may have been cut. If iterations without GPU work
-    precede the first (or follow the last) one with work, the GPU recording most likely began (or
-    ended) within that first (last) one: it counts as complete only if it has as many ops as the
-    largest of the iterations between the first and the last. Otherwise it counts as cut if the
-    iterations between are alike and it has over a tenth fewer ops than any of them. If iterations
-    were found by repetition of forward ranges, the last one ends before the work that follows its
-    ranges, so its count is not used.
+    The first and the last iteration with GPU work (edges) may have been cut. They are compared with
+    the iterations between them:
+
+    - If iterations without GPU work precede the first edge or follow the last edge, the GPU
+      recording most likely began or ended within that edge: it is whole only if it has as many ops
+      as the largest iteration between the edges.
+    - Otherwise an edge is cut if it has over a tenth fewer ops than the smallest iteration between
+      the edges, and this has at most a tenth fewer than their median. The last edge is not compared
+      if iterations were found by repetition of forward ranges, since work follows its ranges.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.

@@ -58,9 +58,10 @@ evaluating when it begins. BEGINS: it is the outermost range with APART."""
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Pop items from the stack of `line` (a thread) that end by `now` or before `end`.
+    """Pop items (ranges) from the stack of `line` (a thread); return the slot of the new top item.
 
-    Returns the slot of the new top item.
+    Popped are items that end by time `now`, and those that end before `end`: the end of an item
+    that will be pushed next and must lie inside the others.
     """
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
@@ -143,11 +144,11 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Test by stage and flags whether a range may mark a pass, evaluation or a process's stage.
+    """Test by stage and flags whether a range may mark a pass, evaluation or its process's stage.
 
-    It does if it begins evaluation; if it is a start/end range with a stage; or if its stage is FP,
-    BP or WU. With the same stage as the range around it, it counts only if exactly one range of a
-    pass encloses it, since the enclosing range may later be found to be no pass.
+    It may if it begins evaluation, if it is a start/end range with a stage, or if its stage is FP,
+    BP or WU. In the last case, a range around it must not have the same stage, unless exactly one
+    range of a pass encloses it: that range may later be found to be no pass.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats

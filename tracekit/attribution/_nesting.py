@@ -56,14 +56,13 @@ class Nesting:
         Chunks parallel to those of ranges: ``name_id, parent, depth, flags``; the parent is -1 for
         an outermost range.
     skeleton
-        The ranges that may mark steps, passes or evaluation: possible steps; ranges whose stage no
-        range around them has (or exactly one has); start/end ranges with a stage; and ranges at
-        which evaluation begins. Columns: those of the canonical table, where ``open`` is also true
-        for ranges that end together at the end of the recording; ``base`` (name without the numbers
+        The ranges that may mark steps, passes or evaluation: possible steps, and ranges that
+        `tells` selects. Columns: those of the canonical table, where ``open`` is also true for
+        ranges that end together at the end of the recording; ``base`` (name without the numbers
         that PyTorch appends), ``stage, rule, number`` (see `step_names`); ``around``, the nearest
-        range of a pass; and flags: ``evaluates`` (lies in metric evaluation), ``apart`` (that, or
-        its process evaluates when it begins), ``begins`` (is the outermost such range), ``covered``
-        (repeats the stage of a range around it).
+        range of a pass; and flags: ``evaluates``, the range lies in metric evaluation; ``apart``,
+        it lies in metric evaluation, or its process evaluates when the range begins; ``begins``, it
+        is the outermost range with ``apart``; ``covered``, a range around it has its stage.
     marks
         ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
         (`passes`: forward, backward, weight update), without those inside autograd markers.

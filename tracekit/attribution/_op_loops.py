@@ -243,7 +243,7 @@ def count_in_steps(
     parts
         Per case (combination of evidence): code for input, backward pass, weight update, or other.
     iterations
-        Per step: number of its iteration.
+        Per step of a training thread: number of the process's iteration that it is part of.
     sums
         Sums per step; added to.
     iteration

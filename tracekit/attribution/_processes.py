@@ -55,7 +55,8 @@ class Known:
     processes
         ``process, report`` of all processes in the recording; a report is a trace file.
     iterations
-        The iterations (training steps) that ranges mark, without a name if by repetition.
+        The iterations (training steps) that ranges mark. Those found by repetition of ranges have
+        no name.
     counted
         Number of ops by process, name and kind, from `count_names`.
     roles

@@ -45,8 +45,8 @@ class Labels:
 def find_labels(ranges: Stream, nesting: Nesting, steps: Spans, teams: Teams) -> Labels:
     """Find the label of each range name: the name with its step number replaced.
 
-    If names that differ in a number only contain in every step the step's own number (``data copy
-    in 58`` in ``step 58``), it becomes `N`; ``layer 3`` keeps its number.
+    Of names that are equal but for a number, the number is replaced by `N` if it is the step's own
+    number in every step: ``data copy in 58`` in ``step 58``. ``layer 3`` keeps its number.
     """
     names = nesting.names.table.select(
         base=pl.when(pl.col("base").fill_null("") != "").then("base").otherwise(_UNNAMED)

@@ -72,9 +72,9 @@ class Rules:
     verdict
         Verdict (such as `training`, never `unknown`) that the user sets for every process, or None.
     step
-        The user's definition of a step, used where steps are inferred from the order of launches:
-        it ends with an `update`, begins with `input`, or is the `period` of updates; None: any of
-        these.
+        What the user takes for a step where steps are inferred from the order of launches:
+        ``update`` (each weight update ends a step), ``input`` (new input begins a step) or
+        ``period`` (a step is a repeating sequence of updates). None: what the run shows.
     file
         The user's rules file, or None.
     given
@@ -114,8 +114,7 @@ class Rules:
         verdict
             Verdict for all processes (never `unknown`); replaces the verdict that tracekit finds.
         step
-            Definition of a step (it ends with an `update`, begins with `input`, or is the `period`
-            of updates), used where steps are inferred from the order of launches.
+            What a step is where steps are inferred from the order of launches: see `Rules`.
 
         Raises
         ------
@@ -158,7 +157,9 @@ class Rules:
         return {**vars(self), "_made": {}, "_met": {}}
 
     def outcome(self, name: str, key: str, columns: Mapping[str, str]) -> pl.Expr:
-        """Return an expression: what the first entry of a list that matches a row sets; else null.
+        """Return an expression: per row, the value that the first matching entry of a list sets.
+
+        The value is null if no entry matches.
 
         Parameters
         ----------
@@ -167,7 +168,7 @@ class Rules:
         key
             Key of the value that an entry sets, such as ``stage``.
         columns
-            Key of a pattern in an entry -> column that the pattern is searched for in.
+            Key of a pattern in an entry -> column in which the pattern is searched.
         """
         cases = ((matches(entry, columns), entry) for entry in self.lists[name])
         return self.made((name, key, *columns.items()), lambda: first_outcome(cases, key))

@@ -75,17 +75,19 @@ class Evidence:
     def of(self, cases: pl.DataFrame) -> pl.DataFrame:
         """Return the evidence for the stage of each launch.
 
+        `cases` has ``process, thread, code`` of each launch: `code` is evidence from `follow`.
+
         Returns
         -------
         ``range_stage``: stage of the innermost open range with a stage on the launching thread;
         ``process_stage``: stage of the open start/end ranges, if only one is open or it is ME;
         ``evaluates`` and ``differentiates``: whether the launch lies in metric evaluation, or in an
-        autograd marker; ``thread_stage``; ``backward_stage``: for launches by an autograd thread,
-        the stage of the training thread at that time, or, in a process without backward ranges, BP
-        inside the intervals in which backward passes may run (unless the training thread is in
-        metric evaluation, ME); ``between``: whether a training thread launches outside of backward
-        windows; ``autograd``, ``trains``, ``infers``, ``loads``, ``structured`` and ``hands_on``,
-        as in `Evidence`.
+        autograd marker; ``thread_stage``; ``backward_stage``, for launches by an autograd thread
+        only: ME while the training thread evaluates; else, if ranges mark backward passes, the
+        stage of the training thread at that time; else BP in the intervals in which backward passes
+        may run (windows); ``between``: whether the launch is by a training thread and outside of
+        these windows; ``autograd``, ``trains``, ``infers``, ``loads``, ``structured`` and
+        ``hands_on``, as in `Evidence`.
         """
         code = cases["code"].to_numpy()
         stages = {
@@ -306,9 +308,10 @@ class Stages:
     def opinions(self) -> pl.DataFrame:
         """Return number and time of ops by decided stage and by the stage that each source gives.
 
-        Sources of evidence are range names, thread names, launch order and others. One that is
-        consulted in two places counts once. The source ``none`` counts only where no other source
-        decides.
+        An op counts in one row per source of evidence (range names, thread names, launch order and
+        others) that gives it a stage; of a source that is tried at two points of the order of
+        precedence, the first stage counts. The source ``none`` (stage OTHER) counts only for ops
+        that it decides.
         """
         if not self._opinions:
             return _NOTHING_TOLD

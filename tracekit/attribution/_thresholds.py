@@ -87,25 +87,25 @@ class Thresholds:
     quickest_start_ns: int = 7_000
     """Delay of the quickest op after its call, ns: 4 to 17 us in 14 real traces, median 7 us."""
     least_lag_ns: int = 20_000
-    """Least delay of every op after its call for which a late clock is considered, ns: more than
+    """Least delay of every op after its call for which a GPU clock may be ahead, ns: more than
     the delay of any quickest op."""
     early_returns: int = 10
-    """Least number of waits that return before their work ends for a clock to be late: a single one
-    may be misread."""
+    """Least number of waits that return before their work ends for a clock to be ahead: a single
+    one may be misread."""
     jump_returns: int = 3
     """Least number of waits that return early from which a clock has jumped: delays of all ops
     since then agree with them. Of 36 jumps put into 12 real traces 3 waits find 31, 2 find 35,
     6 find 30; without a jump none finds any."""
     bounds_apart_ns: int = 50_000
-    """Largest difference, ns, between the offsets of a late GPU clock by the earliest wait that
-    returns before its work ends, and by the delay of ops: in 14 real traces the quickest wait
+    """Largest difference, ns, between the offsets of a GPU clock that is ahead by the earliest wait
+    that returns before its work ends, and by the delay of ops: in 14 real traces the quickest wait
     returns up to 12 us after its work, and the quickest op starts up to 17 us after its call, 29 us
     together; other causes of held-back launches add to it."""
     prompt_ns: int = 100_000
-    """Least delay of all launches on an idle GPU for which a clock is reported as late, ns: six
+    """Least delay of all launches on an idle GPU for which a clock is reported as ahead, ns: six
     times the largest quickest delay in real traces, 16 us."""
     idle_launches: int = 100
-    """Least number of launches on an idle GPU for a report that the GPU's clock is late."""
+    """Least number of launches on an idle GPU for a report that the GPU's clock is ahead."""
 
     # What an op may be.
 

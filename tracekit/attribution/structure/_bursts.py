@@ -27,7 +27,11 @@ _BEFORE = 12
 
 
 def find_bursts(lane: Lane) -> Pair | None:
-    """Find the busiest thread's backward passes by kernel names; None if names are insufficient."""
+    """Find the backward passes of the thread that launches most kernels, by kernel names.
+
+    Returns masks of that thread's ops outside and inside of backward passes; None if too few
+    kernels are named after backward passes, or their launch sizes are not recorded.
+    """
     launched = lane.work.thread[lane.kernel]
     if not launched.size:
         return None

@@ -42,8 +42,7 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     """Infer stages and steps of a device's ops from two groups of threads that alternate.
 
     `pair` has the groups: one launches forward passes and updates, the other backward passes.
-    `reading` is the user's definition of a step: it ends with an `update`, begins with `input`, or
-    is the `period` of updates; None: any of these.
+    `reading` is what the user takes for a step: the field `step` of `Rules`.
     """
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:

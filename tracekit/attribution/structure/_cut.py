@@ -123,10 +123,13 @@ def _cut_before(turns: Turns, number: int, front: int, why: str) -> Cut:
 def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
     """Return the op of gap `number` at which its forward pass begins, and why; None if unknown.
 
-    It begins after the last kernel named after an optimizer: at the last input copy that is
-    followed by layers (at the first of several copies for one pass); or after a copy of a result to
-    the host, if the layers before that copy occur again after it; or at the op that `_both_edges`
-    returns.
+    The pass begins after the last kernel named after an optimizer, at the first of these ops that
+    is found:
+
+    - the last input copy before the last layer, or an earlier one for the same pass (`belongs`);
+    - the op after a copy of a result to the host, if the layers before the copy recur after it;
+    - the op between an update like the last gap and a forward pass like the first (`_both_edges`);
+    - the op after the last optimizer kernel, if a layer precedes it.
     """
     lane, place = turns.lane, turns.gap(number)
     kind, layer = lane.work.kind[place], np.flatnonzero(lane.layer[place])
@@ -155,11 +158,12 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
 
 def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
-    """Test whether ops `begin` to `end` between two backward passes are of the last forward pass.
+    """Test whether ops `begin` to `end` belong to the forward pass that ends gap `number`.
 
-    They are, unless their layers occur again after `end`. In that case the number of layers in the
-    next backward pass decides, as it is about twice that of its forward pass: either twice the
-    layers from `begin` on, or twice those after `end` only.
+    A gap is the ops between two backward passes. The ops belong to the pass unless their layers
+    occur again after `end`. Then the next backward pass decides, which has about twice as many
+    layers as its forward pass: the ops belong to the pass if that fits the layers from `begin` on
+    better than the layers from `end` on.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):

@@ -250,7 +250,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
-    """Add up results' busy time of doubtful stage, by the two stages on either side of the cut."""
+    """Add up the doubtful busy time of several results, by the cut that it is next to (`Doubt`)."""
     before, after = Counter[str](), Counter[str]()
     for doubt in chain.from_iterable(result.doubts for result in joined):
         before[doubt.cut] += doubt.before_ns

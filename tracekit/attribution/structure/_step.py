@@ -328,11 +328,12 @@ _MOST = 1500
 
 
 def find_turn(size: Array) -> tuple[int, int, float]:
-    """Return the innermost of nested pairs of equal launch sizes, and the paired share of weight.
+    """Pair launches of equal size so that the pairs are nested; return the innermost pair.
 
-    The pair is two launches, by index. Backward repeats the sizes of forward in reverse, so the
-    pair encloses their border. Time and memory grow with the square of the number of launches, up
-    to `_MOST`. The weight of a launch is lower the more launches have its size.
+    The backward pass repeats the launch sizes of the forward pass in reverse, so this pair encloses
+    the border between the passes. Returned are the indices of its two launches, and the weight of
+    all pairs as a share of the weight of all launches: a launch weighs less, the more launches have
+    its size. Only up to `_MOST` launches are paired, as time and memory grow with their square.
     """
     _, same, count = np.unique(size, return_inverse=True, return_counts=True)
     paired = np.flatnonzero((count[same] > 1) & (size >= 0))

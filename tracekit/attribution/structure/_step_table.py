@@ -52,12 +52,13 @@ class Numbered:
 
 
 def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Numbered:
-    """Assign backward passes to steps, by the user's definition of a step (`reading`) if any.
+    """Assign backward passes to steps, and name the evidence.
 
     A step ends with an update; with gradient accumulation it has further backward passes without an
-    update. Several updates are one step if new input follows only one of them, either at a fixed
-    interval, or while the host fetches results after the other updates (L-BFGS and its closure).
-    They are also one step if different networks alternate (as in a GAN).
+    update. Several updates are one step in these cases: new input follows every n-th update;
+    different networks are updated in turn (as in a GAN); or new input follows only one of the
+    updates, and the host fetches a result in each other one (as L-BFGS does). `reading` is what the
+    user takes for a step (field `step` of `Rules`), and overrides this.
     """
     count = turns.bursts.size
     updates = has_update(turns, parts)
