@@ -217,7 +217,8 @@ class Durations:
 
         Returns
         -------
-        ``number, total``; ``median_ns, min_ns, max_ns``, null where a group has no ops.
+        One row per group: ``number`` (of ops), ``total`` (ns); ``median_ns, min_ns, max_ns``, null
+        if the group has no ops.
         """
         number = int(groups.max(initial=-1)) + 1
         first, dealt, times = self._dealt(groups, number)
@@ -441,9 +442,10 @@ class GroupTotals:
 
 
 def median_lengths(ops: pl.LazyFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Return the columns `keys` and ``own, number, total``: median, number and sum of lengths, ns.
+    """Return the lengths (end - start) of ops by the columns `keys`: median, number and sum, ns.
 
-    The keys are names of columns of whole numbers (not below 0) or categories.
+    These are the columns ``own`` (median), ``number`` and ``total``. The keys are names of columns
+    of whole numbers (not below 0) or categories.
     """
     numbers, durations, firsts = [Numbers() for _ in keys], Durations(), []
     for batch in at_least_one(ops.select(*keys, length=pl.col("end") - pl.col("start"))):

@@ -84,9 +84,9 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
 class LaunchGroups:
     """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
-    Ops that the iteration's own thread launches (or, between two iterations, the thread of the next
-    one) form separate groups from those of other threads. Input copies that are launched by the
-    thread that runs forward passes on the device belong to the former.
+    Ops launched by the thread that runs the iteration (between two iterations: the next one) form
+    separate groups from ops launched by other threads. Input copies launched by the thread that
+    runs forward passes on the device count as launched by the iteration's thread.
 
     An op belongs to the iteration whose range its launching thread is in at the launch; or, if that
     thread is in none, to the iteration that its process is in at that time.
@@ -151,11 +151,11 @@ class LaunchGroups:
 
         Returns
         -------
-        ``process, device, stage``; ``is_own``, whether the iteration's own thread launches the
-        group; ``iteration``, null for ops between or before iterations, and ``part``, the
-        number of the iteration or gap, -1 before all iterations; ``start, end`` (ns), first start
-        and last end of the ops; ``launch_start, launch_thread`` and ``own`` (iteration of the
-        launching thread) of one of them.
+        ``process, device, stage``; ``is_own``, whether the iteration's thread launches the group;
+        ``iteration``, null for ops between or before iterations, and ``part``, the number of the
+        iteration or gap, -1 before all iterations; ``start, end`` (ns), first start and last end of
+        the ops; and of one of the ops ``launch_start, launch_thread`` and ``own``, the iteration
+        that its launching thread is in.
         """
         groups = self._groups
         used = np.flatnonzero(groups.starts < _NEVER)

@@ -130,8 +130,8 @@ class StageTally:
     of_stages_alone
         Whether to add up stages only: sources and launches are not read.
     values
-        Possible values of ``stage``, in order of precedence, and of ``stage_source``, if other
-        classes of ops are in these columns.
+        Possible values of the columns ``stage`` (in order of precedence) and ``stage_source``: for
+        a caller that puts other classes of ops than stages into these columns.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class StageTally:
     def sources(self) -> pl.DataFrame:
         """Return ``window, stage_source, ops, busy_ns``: sums by evidence for the stage.
 
-        Valid only if not only stages are added up.
+        Not valid with `of_stages_alone`.
         """
         ops, busy = self._sums.seen, self._sums.sources
         window, source = np.nonzero((ops > 0) | (busy > 0))

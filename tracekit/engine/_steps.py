@@ -318,10 +318,12 @@ def split(windows: pl.DataFrame, marks: pl.DataFrame, state: str) -> pl.DataFram
 def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
     """Replace the iteration of each window (time interval) by the number of its step.
 
-    The number is null outside of all steps, for a last step whose end is not known, and for a
-    device with fewer than half as many steps as another one, such as a stray context or a process
-    that validates now and then. `windows` has ``process, device, iteration, is_open`` (whether its
-    end is unknown), by time on each device.
+    A step has the number of an iteration, and lasts until the next iteration begins: it includes
+    the window between the two, whose iteration is null. The number is null outside of all steps,
+    for a last step whose end is not known, and for a device with fewer than half as many steps as
+    another one, such as a stray context or a process that validates now and then. `windows` has
+    ``process, device, iteration, is_open`` (whether the end of the window is unknown), by time on
+    each device.
     """
     used = _NUMBER.drop_nulls().n_unique().over(_OWNER)
     step = _NUMBER.forward_fill().over(_OWNER)
@@ -352,10 +354,10 @@ class Counted:
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
-    """Keep the step numbers (`iteration`) of windows for steps that all processes have; else null.
+    """Set the step number (`iteration`) of windows to null, except for steps of all processes.
 
-    The first `skip` iterations of each process and those cut by the start or end of the recording
-    are set to null as well.
+    The first `skip` steps of each process, and steps cut by the start or end of the recording, are
+    set to null as well.
 
     Parameters
     ----------

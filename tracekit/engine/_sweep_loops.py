@@ -44,7 +44,7 @@ class Windows(NamedTuple):
 
 
 class Course(NamedTuple):
-    """State of a pass over ops, per device (or process on a device): window, end of work so far."""
+    """State of a pass over ops, per line (a device, or a process on a device)."""
 
     windows: Array
     """Window in which the latest op of each line starts; the row before its first window at
@@ -57,7 +57,7 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Furthest op end so far, by stage and by source of the stage; one row per line (device)."""
+    """Furthest op end so far, by stage and by source of the stage; a row per line (`Course`)."""
 
     stages: Array
     sources: Array
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
 
 @inner
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
-    """Advance a line (device, or process on one) to the window an op starts in; return its row.
+    """Advance a line (a device, or a process on it) to the window an op starts in; return its row.
 
     Windows are intervals of time, such as steps. If the op starts in no window, this is the last
     window before it.
@@ -106,7 +106,7 @@ def spread(
     begin: int, end: int, window: int, last: int, windows: Windows, sums: Array, column: int,
     sign: int,
 ) -> None:  # fmt: skip
-    """Add to `sums` the time, ns, of an interval (`begin` to `end`) in each time window of a line.
+    """Add to `sums` the time, ns, of an interval (`begin` to `end`) in each time window.
 
     The windows are those from `window` up to, not including, `last`. With `sign` -1 the time is
     subtracted; `column` is the column of `sums`.
@@ -123,12 +123,13 @@ def expose(
     begin: int, end: int, line: int, stage: int, window: int, last: int, windows: Windows,
     reached: Reached, sums: Array,
 ) -> None:  # fmt: skip
-    """Add an op's exposed time to its stage, and subtract the time it covers from lower stages'.
+    """Add an op's exposed time to its stage; lower stages lose the exposed time that it covers.
 
     Exposed is busy time in which no stage of higher precedence runs. The op overlaps the time
-    windows `window` to before `last`. ``low`` is the time until which the stage and all above it
-    are busy. It grows from stage to stage downward; the time between two stages' values was exposed
-    time of the lower stage.
+    windows `window` to before `last`. The variable ``low`` begins as the time until which the op's
+    stage and higher stages are busy: the op is exposed from ``low`` on. Each lower stage that is
+    busy beyond ``low`` was exposed from there to the end of its work: this time is subtracted, and
+    ``low`` moves to its end.
     """
     low = begin
     for above in range(stage + 1):
@@ -145,10 +146,12 @@ def expose(
 def sweep(ops: Ops, windows: Windows, course: Course, reached: Reached, sums: Sums) -> int:
     """Add up number, durations, busy and exposed time of ops (GPU work), by time window and stage.
 
+    `course`, `reached` (the state of the pass) and `sums` are updated.
+
     Returns
     -------
-    Whether the ops of each line (device, or process on one) are ordered by start; if not, the sums
-    are invalid.
+    Whether the ops of each line (a device, or a process on a device) are ordered by start; if not,
+    the sums are invalid.
     """
     for row in range(len(ops.starts)):
         line, start, end = ops.lines[row], ops.starts[row], ops.ends[row]
@@ -231,9 +234,10 @@ SEEN, COUNTED, USED = range(3)
 
 @inner
 def row_of(group: int, window: int, reached: GroupsReached, sums: GroupSums, used: int) -> int:
-    """Return the row of `sums` for a group in a time window; a new row (`used`) if there is none.
+    """Return the row of `sums` for a group in a time window: its latest row, else a new one.
 
-    As ops are ordered by start, the row used last is nearly always the right one.
+    The new row is `used`, the number of rows in use, which the caller increases. As ops are ordered
+    by start, the latest row is nearly always the right one.
     """
     row = reached.latest[group]
     if row < 0 or sums.windows[row] != window:
@@ -246,14 +250,18 @@ def sweep_groups(
     ops: GroupOps, windows: Windows, course: Course, reached: GroupsReached, sums: GroupSums,
     done: Array, counted: Counted,
 ) -> int:  # fmt: skip
-    """Add up ops by group and time window, until no row of `sums` is free.
+    """Add up number, durations and busy time of ops by group (such as a kernel) and time window.
+
+    The pass stops when no row of `sums` is free; the caller then makes room and calls again.
 
     Parameters
     ----------
-    ops, windows, course, reached
-        The ops, the windows, and the state of the pass per line (device or process) and per group.
+    ops, windows
+        The ops, and the windows.
+    course, reached
+        State of the pass per line (a device, or a process on a device) and per group; updated.
     sums
-        The sums; zero in unused rows.
+        The sums, updated; zero in unused rows.
     done
         Counters, updated: ops passed (`SEEN`), ops added (`COUNTED`), rows of sums in use (`USED`).
     counted
@@ -333,7 +341,7 @@ class Launched(NamedTuple):
 class Groups(NamedTuple):
     """Groups of ops of equal device, stage, and iteration (or gap between two) of their launch.
 
-    Ops that the iteration's own thread launches form separate groups from those of other threads.
+    Ops launched by the thread that runs the iteration form separate groups from other ops.
     """
 
     starts: Array
@@ -404,23 +412,24 @@ def find_latest(
 
 def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: Array,
           begins: Array, groups: Groups) -> None:  # fmt: skip
-    """Put ops into the groups that decide how time is cut into iterations.
+    """Put ops into `groups`, which show where iterations begin and end on each device.
 
     Parameters
     ----------
     ops
         The ops.
     processes
-        The index of the process of each line (device, or process on one).
+        Per line (a device, or a process on a device): index of its process.
     marks
         When each process enters and leaves iterations.
     near
-        For each line where to start the search among the marks by time and by iteration; updated.
+        Per line: where to start the search among the marks by time and by iteration; updated.
     drivers
-        For each line the thread that last launched a forward pass there; updated. A process may
-        have one thread per GPU, of which only one has ranges.
+        Per line: the thread that last launched a forward pass there; updated. If a process has one
+        thread per GPU, and only one thread has ranges, the others are known by this.
     begins
-        The first group of each line: one for the time before all marks, then one per mark.
+        Per line: index of its first group, which is for the time before all marks; the next groups
+        are for one mark each.
     groups
         The groups; updated.
     """

@@ -136,18 +136,21 @@ def _run_windows(trace: Trace) -> pl.DataFrame:
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:
     """Cut each device's time into iterations and the gaps between them.
 
-    An iteration begins on a device with its first op there. Input copies of prefetching threads do
-    not count as its first op, nor do requests to a model: work of further threads on a device where
-    the iterations' own threads run forward passes. Input copies launched by the iteration's own
-    thread, in it or since the previous iteration, do count, if all earlier work has ended when they
-    start. An iteration ends when the next one begins, or where the first op (other than input or
-    requests) launched between the two starts. An op belongs to the iteration that its process was
-    in at the launch; if several threads train in a process, to the iteration that its own thread
-    was in, since threads may be in different ones. The last iteration ends with the step's last op
-    on any device (`with_step_ends`). The first window begins with the first op that the process
-    launches on the device and the last one ends no earlier than its last op, so that no op is lost.
-    Ops before all launched ones get a window outside of all iterations, as does a process without
-    any known launch.
+    An op belongs to the iteration that its process was in at the launch; if several threads of the
+    process train, to the iteration that the launching thread was in. Windows follow these rules:
+
+    - An iteration begins on a device with its first op there. Two kinds of ops are not taken for
+      the first op: input copies of prefetching threads; and requests to a model, that is, ops of
+      other threads on a device where the threads that run iterations launch forward passes. Input
+      copies launched by the thread that runs the iteration, in it or since the previous iteration,
+      are taken for the first op if all earlier work has ended when they start.
+    - An iteration ends when the next one begins, or where the first op (other than input or
+      requests) launched between the two starts.
+    - The last iteration ends with the step's last op on any device (`with_step_ends`).
+    - The first window begins with the first op that the process launches on the device; the last
+      one ends no earlier than its last op.
+    - Ops before all launched ones get a window outside of all iterations, as does a process without
+      any known launch.
 
     Parameters
     ----------
@@ -344,9 +347,9 @@ def _cut_to(stretch: Stretch, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def numbered_alike(trace: Trace) -> Trace:
-    """Renumber iterations in order of time if no recorded id occurs in all processes.
+    """Return the trace with iterations numbered by time, so that all processes number them alike.
 
-    Then all processes have the same id for the same iteration.
+    A trace in which some recorded number occurs in all processes is returned unchanged.
     """
     iterations = trace.read("iterations")
     if iterations.is_empty() or not common_numbers(iterations).is_empty():

@@ -43,8 +43,8 @@ class Placed:
     machine
         The machine.
     place
-        Number of a device in the run -> number of its GPU in the machine. GPUs of the machine that
-        are not in the run map to themselves, unless a device has their number.
+        Number of a device in the run -> number of its GPU in the machine. Another GPU of the
+        machine has its own number as key, too, if no device has this number.
     by
         Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``.
     warnings
@@ -354,10 +354,10 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     """Find the GPU of a machine (topology) that each device of a run is.
 
     Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
-    the machine has those of all active devices; else by index. If both have UUIDs (or locations)
-    that differ, the topology comes from another machine: it is used with a warning, since machines
-    of one model are alike. A device that ran nothing and matches no GPU is left out. If the machine
-    is a preset, recognised by its GPUs or assumed, devices are matched to its GPUs in order.
+    the machine has those of all active devices; else by index. The GPUs of a preset that was
+    recognised or assumed have no meaningful indices: devices get them in order. If both have UUIDs
+    (or locations) that differ, the topology comes from another machine: it is used with a warning,
+    since machines of one model are alike. A device that ran nothing and matches no GPU is left out.
 
     Parameters
     ----------

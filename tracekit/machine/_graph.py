@@ -500,8 +500,8 @@ def _path(graph: nx.Graph, start: str, end: str) -> list[str] | None:
 def with_fabric(machine: Machine) -> Machine:
     """Add the network between hosts (a fabric node), linked to each host's NICs.
 
-    A host without NICs has its GPUs linked to it. The peak bandwidth of these links is the
-    attribute ``bandwidth`` of the NICs.
+    If a host has no NICs, its GPUs are linked to the fabric. The peak bandwidth of a link is the
+    attribute ``bandwidth`` of its NIC or GPU; without that attribute it is unknown.
     """
     nodes = dict(machine.graph.nodes(data=True))
     parts = [set(part) for part in nx.connected_components(machine.graph)]

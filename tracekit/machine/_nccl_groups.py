@@ -129,10 +129,10 @@ class Communicators:
     def placed(self, table: pl.DataFrame, *, by_calls: bool = False) -> pl.DataFrame:
         """Add ``communicator`` to log lines that contain no pointer; null if unknown.
 
-        It is the communicator of the Init or call during which the thread wrote the line. If there
-        is none, or its ranks contradict the line, it is the only communicator of the process with a
-        member (rank) on the line's GPU that fits the line; null if there are several. A log without
-        any Init has one communicator.
+        A line belongs to the communicator of the Init or call during which its thread wrote it, if
+        that communicator has the ranks that the line mentions. Otherwise it belongs to the only
+        communicator of the process that has these ranks, and a member (rank) on the line's GPU;
+        null if there are several. A log without any Init has one communicator.
 
         Parameters
         ----------

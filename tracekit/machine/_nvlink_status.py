@@ -113,10 +113,11 @@ def machine_of_status(status: Status, name: str) -> Machine:
     """Return the machine with the NVLinks that `nvidia-smi nvlink` printed, without PCIe links.
 
     `-s` alone does not show where NVLinks lead: then GPUs have the attribute ``bricks`` (their
-    number of links), but no links. `-R` and `-p` print the PCI address at the other end. If each
-    link is listed at both its ends, the addresses belong to the GPUs, sorted in the order of GPU
-    numbers. Otherwise, if any two GPUs have either all remote addresses in common or none, the
-    addresses belong to NVSwitches.
+    number of links), but no links. `-R` and `-p` print the PCI address at the other end of each
+    link. If each link is listed at both its ends, the addresses are those of the GPUs: in order,
+    the n-th address is that of the n-th GPU. Otherwise, if any two GPUs have either all remote
+    addresses in common or none, the addresses belong to NVSwitches. Otherwise the links are left
+    out, with a warning.
     """
     nodes = {gpu: {"type": "gpu", **_known(each)} for gpu, each in status.items()}
     buses = _buses_of_gpus(status)

@@ -98,7 +98,8 @@ def shares(
 ) -> list[Edge]:
     """Return the bytes that a collective moves between each two GPUs, as shares of its size S.
 
-    n is the number of GPUs, S the bytes of the larger buffer (for an all-gather, the output).
+    S is the bytes of the larger buffer (for an all-gather, the output), n the number of GPUs, h the
+    number of GPUs at each switch, and m(k) the number of odd multiples of 2^k below n.
 
     ==============================  =====================================================
     all-reduce, ring                2(n-1)/n on each edge of the ring
@@ -108,7 +109,7 @@ def shares(
     all-reduce, tree                1 up and 1 down on each edge of the tree
     all-to-all                      1/n between each two, whatever the algorithm
     gather, scatter                 1/n between each other GPU and the root
-    all-gather, PAT                 1/n to rank + 2^k for each odd multiple of 2^k below n
+    all-gather, PAT                 m(k)/n from each rank to rank + 2^k, for each 2^k below n
     reduce-scatter, PAT             the same to rank - 2^k
     all-reduce, one_shot            1 between each two
     all-reduce, two_shot            2/n between each two
@@ -122,10 +123,10 @@ def shares(
     ==============================  =====================================================
 
     Each ring carries a part of the data in proportion to its NVLinks; all rings carry equal parts
-    if the NVLinks of any ring are unknown. Trees carry equal parts. An all-reduce over k switches
-    with h GPUs each also crosses between switches: the i-th GPUs of all switches all-reduce S/h
-    among themselves, half of it by each of NCCL's two binary trees over the k switches. If switches
-    have different numbers of GPUs, these transfers are unknown.
+    if the NVLinks of any ring are unknown. Trees carry equal parts. An all-reduce over several
+    switches also crosses between switches: the i-th GPUs of all switches all-reduce S/h among
+    themselves, half of it by each of NCCL's two binary trees over the switches. If switches have
+    different numbers of GPUs, these transfers are unknown.
 
     Parameters
     ----------
@@ -367,11 +368,12 @@ class Ring:
 def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     """Return rings over the direct NVLinks among the given GPUs, widest first.
 
-    Each ring takes as many NVLinks as all of its edges have left; among possible sets of rings, one
-    that uses the most NVLinks in total is returned. On a DGX-1 with V100 the rings are
-    0-3-2-1-5-6-7-4 with two NVLinks per edge and 0-1-3-7-5-4-6-2 with one. A ring begins at the GPU
-    with the lowest number, in the direction whose second GPU has the lower number; its NVLinks
-    serve both directions. Two GPUs form a ring in both directions.
+    The width of a ring is the least number of unused NVLinks on any of its edges, and uses as many
+    on each edge. Of all sets of rings, one that uses most NVLinks in total is returned. On a DGX-1
+    with V100 the rings are 0-3-2-1-5-6-7-4 with two NVLinks per edge and 0-1-3-7-5-4-6-2 with one.
+    Each ring stands for both directions of its NVLinks: it is listed once, from the GPU with the
+    lowest number, in the direction whose second GPU has the lower number. Two GPUs with NVLinks
+    form one ring.
 
     The result is a single ring in order of GPU numbers, with None as ``bricks``, if no ring of
     direct NVLinks visits all GPUs (they are joined by PCIe, or by an NVSwitch, where all orders are

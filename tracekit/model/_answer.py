@@ -393,11 +393,12 @@ class Traits:
         Heading displayed in place of the column's name.
     spare
         Order in which columns are left out of a table that is too wide: the lowest number first.
-        None for a column that is left out only after all others.
+        Columns with None follow, from the right.
     needs
         Columns with about the same information: `spare` applies only if the table has one of them.
     essential
-        Whether it is left out after all other columns, as the table is useless without it.
+        Whether it is left out last, even after other columns with None in `spare`, as the table is
+        useless without it.
     prose
         Whether it contains sentences, which are wrapped and not cut.
     wraps
@@ -405,12 +406,10 @@ class Traits:
     names
         Whether its integers are identifiers (such as ranks), shown without thousands separators.
     kernel_beside
-        Columns (perhaps this one itself) of which a table must have one for the texts of this
-        column to be kernel names.
+        If a table has one of these columns (this column may be among them), the texts of this
+        column are kernel names.
     exact
         Whether its sizes in bytes are shown unrounded, each cell in its own unit.
-
-
     """
 
     label: str | None = None

@@ -246,7 +246,7 @@ class Trace:
         return [self] if len(tables) == 1 else [Trace(each, (), self.stretch) for each in tables]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return the numbers of the files in each part of the run; empty if it is not divided."""
+        """Return the indices of the trace files in each part; empty if the run is not divided."""
         return self.tables.reports_of_parts() if isinstance(self.tables, LaterTables) else []
 
     def own_ops(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -258,13 +258,13 @@ class Trace:
         return self.tables.in_run(rows) if isinstance(self.tables, LaterTables) else rows
 
     def sums_of_parts(self, work: Sequence[partial[Frames]]) -> list[Frames]:
-        """Run each of several calls on parts of the run, or reuse its cached result.
+        """Return the results of several calls on parts of the run, in order; some may be cached.
 
         Parameters
         ----------
         work
-            One call per part, with the part and then frames as arguments. The called object is a
-            function, or a dataclass instance whose `repr` identifies it.
+            One partial per part, which holds all arguments: the part, then frames. The cache key
+            has the name of its function, or the `repr` of a callable dataclass instance.
         """
         is_short = len(work) == 1 and self.height("ops") < _LONG
         keeper = None if is_short else self.keeper
@@ -304,7 +304,7 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace in which `tables`, with some of their rows, replace those of equal names.
+        """Return a trace in which `tables`, each a part of the table of that name, replace it.
 
         Values that `once` has cached with `of_all` stay, as they are of the whole run.
         """
@@ -393,7 +393,7 @@ class LaterTables(Mapping[str, pl.LazyFrame], ABC):
         return [self]
 
     def reports_of_parts(self) -> list[list[int]]:
-        """Return the numbers of the trace files in each part; see `Trace.reports_of_parts`."""
+        """Return the indices of the trace files in each part; see `Trace.reports_of_parts`."""
         return []
 
     @property

@@ -98,17 +98,16 @@ def _ramp(
 
 @dataclass(frozen=True)
 class Covered:
-    """Length of the union of the intervals of each group, which are added in order of time.
+    """Length of the union of each group's intervals, which `plus` adds in order of time.
 
     Parameters
     ----------
     by
         Columns that define a group.
     groups
-        Columns `by` and ``length``, ns: that of the union up to a time t before which no interval
-        starts that is still to be added.
+        Columns `by` and ``length``: length of the union up to the `until` of the last `plus`, ns.
     beyond
-        The intervals, or parts of them, after t.
+        The intervals, or parts of intervals, after that time.
     """
 
     by: Sequence[str]
@@ -116,7 +115,7 @@ class Covered:
     beyond: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     def plus(self, intervals: pl.DataFrame, until: int) -> Covered:
-        """Add intervals; no interval that a later call adds starts before `until`."""
+        """Return the lengths with more intervals; later ones do not start before `until`."""
         rows = _both(self.beyond, intervals.select(*self.by, "start", "end"))
         beyond = rows.filter(pl.max_horizontal("start", "end") > until)
         beyond = beyond.with_columns(start=pl.max_horizontal("start", until)).unique()
@@ -143,9 +142,9 @@ Computing = Mapping[tuple[object, ...], tuple[_Ints, _Ints]]
 
 
 def computing_times(trace: Trace) -> Computing:
-    """Return the intervals in which GPUs compute.
+    """Return the intervals in which each GPU runs kernels other than collectives.
 
-    A GPU that never computes has one interval of length 0 on its file's clock.
+    A GPU without such kernels has one interval of length 0, so that its clock is known.
     """
     reports = trace.read("reports")
     gpus = with_clocks(trace.read("devices").select("report", "device"), reports)

@@ -106,13 +106,12 @@ def links(
     window_ns
         Time over which ``share`` is computed (its divisor), ns; None: ``share`` is null.
     reports
-        Canonical table ``reports`` (trace files), by which clocks are compared; None: all
-        differ.
+        Canonical table ``reports``: the clock of each trace file; None: each has its own clock.
     processes
         ``process, rank, node``, for the keys ``rank`` and ``node``.
     between
-        Time interval, ns: transfers that start in it count, with all their bytes; of the times of
-        transfers, ``busy_ns`` and ``exposed_ns`` count only those inside of it.
+        Time interval, ns. A transfer counts with all its bytes if it starts in the interval;
+        ``busy_ns`` and ``exposed_ns`` count the time of transfers inside the interval.
     hosts
         Device -> name of its host, for the keys ``nic`` and ``hosts``.
     phases
@@ -125,14 +124,14 @@ def links(
     Returns
     -------
     The columns of the keys, then those of the command `links`; rows of different ``evidence``
-    (measured, modelled) are never added. If the traffic of a link is on several clocks, ``busy_ns``
-    and columns derived from it are null; ``exposed_ns`` is null if it depends on a GPU on another
-    clock.
+    (measured, modelled) are never added. If a row has transfers from trace files on several clocks,
+    ``busy_ns`` and columns derived from it are null; ``exposed_ns`` is null if it depends on a GPU
+    on another clock.
 
-    Rows with the evidence ``modelled between`` (unknown algorithm) have ``bytes`` and utilisation
-    only if least and most bytes are equal, and no ``busy_ns`` if one of the possible algorithms
-    moves nothing there. Transfers from a switch to a GPU count only by ``link``; by other keys only
-    the transfers from GPUs to the switch count.
+    In rows with the evidence ``modelled between`` (unknown algorithm), ``bytes`` and utilisation
+    are null unless least and most bytes are equal; ``busy_ns`` is null if one of the possible
+    algorithms moves nothing in this row. Transfers from a switch to a GPU count only by ``link``;
+    by other keys only the transfers from GPUs to the switch count.
 
     Raises
     ------
@@ -460,10 +459,11 @@ def _arranged(
 
 
 def traffic_window(trace: Trace) -> int:
-    """Return the time from the first to the last op of a run, summed over clocks, ns.
+    """Return the time from the first to the last op of a run, ns.
 
-    If the trace is limited to a time span or to steps, it is the recorded time in that span, or the
-    time from the first to the last of these steps.
+    Trace files whose clocks cannot be compared count one by one: their times are added. If the
+    trace is limited to a time span or to steps, it is the recorded time in that span, or the time
+    from the first to the last of these steps.
     """
     edges = excerpt(trace).edges
     if not trace.stretch.is_all:
@@ -518,8 +518,9 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
     -------
     ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
     ``ratio`` of observed over expected (each None if unknown). ``unsized``: number of transfers of
-    unknown size, which are left out; ``evidence``: ``modelled`` if any of the others is. If the
-    algorithm is unknown, ``least_bytes`` and ``most_bytes`` bound the observed bytes.
+    unknown size, which are left out; ``evidence``: ``modelled`` if the size of any transfer is,
+    else ``measured``. If the algorithm is unknown, ``least_bytes`` and ``most_bytes`` bound the
+    observed bytes.
     """
     at_switch = pl.col("at_switch").fill_null(value=False)
     between = transfers.filter(

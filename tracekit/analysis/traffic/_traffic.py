@@ -268,7 +268,7 @@ class Traffic:
 
     @cached_property
     def window_ns(self) -> int:
-        """Time from the first to the last op of the run, summed over clocks, ns."""
+        """Time from the first to the last op of the run, ns: see `traffic_window`."""
         return traffic_window(self.trace)
 
     def links(

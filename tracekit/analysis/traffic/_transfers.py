@@ -56,31 +56,32 @@ def copy_transfers(
         graph), all of them from one GPU and to one other GPU, with as many bytes to the host as
         from it: the driver staged a copy between GPUs, perhaps in several chunks. Measured.
     ``mpi``, source ``mpi_call``
-        A copy, or a pair as above, launched within an MPI call of the same thread (a row of the
-        table `host`, or an NVTX range of the domain ``MPI`` or named ``MPI_...``). An end that is
-        no GPU is host memory.
+        A copy, or copies as for ``same_call``, launched within an MPI call of the same thread (a
+        row of the table `host`, or an NVTX range of the domain ``MPI`` or named ``MPI_...``). An
+        end that is no GPU is host memory.
     ``staged``, source ``same_thread``
-        A copy to the host, and the next copy that the same thread launched, of the same size from
-        the host to another GPU, launched before the first one's end and started after it: the
-        thread cannot have looked at the data, and the second waited for them. Modelled.
+        A copy to the host, and the next copy that the same thread launched: of the same size, from
+        the host to another GPU, launched before the end of the first copy and started after it. The
+        thread cannot have looked at the data, and the second copy waited for them. Modelled.
     ``staged``, source ``same_bytes``
         A copy to the host, and a copy of the same size by the same process from the host to another
-        GPU that starts after the first one's end, at most the longer of 1 ms and ten times the
-        first one's duration later: time for the program to be woken, and to copy or sum the bytes
-        in host memory, which is several times faster than PCIe, but not for another step to
-        begin. Copies of one size and process are taken first in, first out: each from the host
-        is paired with the oldest unpaired one to the host; if that came from the same GPU, the data
-        returned, which is no movement between GPUs. Migrations of unified memory are left
-        out. Which copies belong together is inferred: modelled.
+        GPU. The second copy starts after the end of the first: at most 1 ms later, or ten times the
+        duration of the first copy if that is longer. In that time the program can wake up and copy
+        or sum the bytes in host memory (several times faster than PCIe), but not begin another
+        step. Copies of one size and process are taken first in, first out: each copy from the host
+        is paired with the oldest unpaired copy to the host. If both are of one GPU, the data
+        returned, which is no movement between GPUs. Migrations of unified memory are left out.
+        Which copies belong together is inferred: modelled.
     ``two_hop``, source ``same_thread``
-        Likewise a copy a->b and the next one that the same thread launched, b->c, c another than a,
-        launched before the first one's end and started after it. Only where the machine has
+        A copy a->b, and the next copy that the same thread launched: b->c with c unequal a,
+        launched before the end of the first copy and started after it. Only where the machine has
         NVLinks a-b and b-c and none a-c, so that there is a reason to go through b. Modelled.
     ``two_hop``, source ``same_bytes``
-        The last copy of the same size a->b before a copy b->c of the same process, c another than
-        a, if it ended at most `HOP_GAP_NS` before (0.1 ms: time for the program to learn of the
-        end and to launch the next copy), and no kernel, copy or other op started on b in between,
-        since data that b uses is not only passed on. Only with NVLinks as above. Modelled.
+        A copy b->c, and the last copy a->b of the same size and process before it, with c unequal
+        a. The copy a->b ends at most `HOP_GAP_NS` before b->c starts (0.1 ms: time for the program
+        to learn of the end and to launch the next copy). No kernel, copy or other op starts on b in
+        between, since data that b uses is not only passed on. Only with NVLinks as for
+        ``same_thread``. Modelled.
     ``p2p``, ``d2h``, ``h2d``, source ``recorded``
         All other copies: between GPUs (null for an unknown GPU), to the host, and from the host.
         Measured.
