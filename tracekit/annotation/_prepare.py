@@ -60,7 +60,7 @@ def variables(
 
 
 def copy_hooks(folder: str) -> str:
-    """Copy the hooks into a folder, for programs that cannot see this one; return their path."""
+    """Copy the hooks into `folder`, for programs that cannot read tracekit; return the path."""
     copy = os.path.join(folder, os.path.basename(_HERE))
     shutil.copytree(_HERE, copy, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     return copy

@@ -103,9 +103,10 @@ class Steps:
         self._has_passes = True
 
     def take_clear(self, *, compiles: bool) -> None:
-        """Note that gradients are cleared; end the iteration if a step without a hook used them.
+        """Note that gradients are cleared; end the iteration if no hook can see weight updates.
 
-        Such a step is one that the program does by hand, or a compiled optimizer (`compiles`).
+        None can if the program updates weights by hand (without an optimizer), or in an optimizer
+        that is compiled (`compiles`: whether parts of the program are compiled).
         """
         if self._is_over or (compiles and self._has_backward and not self._last_step):
             self._end()
@@ -156,7 +157,7 @@ class Steps:
             self._end()
 
     def finish(self) -> None:
-        """End the open iteration, if it is over, when the program ends."""
+        """End the open iteration as the program ends, if it had a backward pass, no optimizer."""
         if self._is_over:
             self._end()
 

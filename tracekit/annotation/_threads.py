@@ -103,7 +103,11 @@ class Thread(threading.local):
         has_grad: bool,
         is_trained: Callable[[], bool],
     ) -> Any:
-        """Run the forward pass of a whole network, in a range of training or evaluation."""
+        """Run the forward pass of a whole network, in a range of training or of evaluation.
+
+        `is_trained` tells whether the network is trained (see `_is_evaluation`); `layers` has names
+        of layers by id.
+        """
         if self._is_evaluation(network, has_grad=has_grad, is_trained=is_trained):
             self._begin_evaluation()
             self._evaluated = network if has_grad else None

@@ -156,7 +156,7 @@ _MODULES = {
 
 
 def in_order() -> list[str]:
-    """Return the names of commands, of modules or of questions (analyses), in the help's order."""
+    """Return the names of all commands, in the order of the help."""
     from tracekit.runs import DECLARED
 
     return [*_COMMANDS, *(name for name in DECLARED if name not in _COMMANDS)]

@@ -370,8 +370,8 @@ def compare(
     fail_above: Annotated[
         float | None,
         Option(
-            "Exit with 0 if B's steps, outliers aside, are shown to be slower than A's by no "
-            "more, 1 if by more, 3 if neither is shown.",
+            "Exit with 0 if B's steps (without outliers) are certainly not slower than A's by more "
+            "than this, with 1 if they certainly are, else with 3.",
             "PERCENT",
             unit="percent",
         ),
@@ -382,12 +382,12 @@ def compare(
     store: Folder = None,
     **asked: Any,
 ) -> Judged:
-    """Compare run A with run B, step by step, with intervals and what the data can show.
+    """Compare the step times of run A and run B, with confidence intervals.
 
-    The first line shows how much the step changed, whether the change is significant, and which
-    parts of the step changed. Kernels and ranges of only one run are listed, too. If runs are not
-    comparable, the output gives the reasons instead of a verdict. A verdict on two recordings holds
-    for these two alone; to compare programs, give several recordings of each (--against).
+    The first line shows how much the step time changed, whether the change is significant, and
+    which parts of the step changed. Kernels and ranges of only one run are listed, too. If runs are
+    not comparable, the output gives the reasons instead of a verdict. A verdict on two recordings
+    holds for these two alone; to compare programs, give several recordings of each (--against).
     """
     by_labels = bool(where or against_where or (history is not None and not runs))
     if by_labels and (rules is not None or iteration is not None):

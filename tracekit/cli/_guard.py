@@ -55,7 +55,7 @@ class Command(_TakesPlainWords, TyperCommand):
 
 
 class Group(_TakesPlainWords, TyperGroup):
-    """Group of such commands."""
+    """A group of commands; text and numbers that are valid as given skip conversion by pydantic."""
 
 
 def _read(parameter: Any, kind: Any, checked: Callable[..., Any], ctx: Any, value: Any) -> Any:

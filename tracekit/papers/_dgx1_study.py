@@ -52,15 +52,15 @@ def study_dgx1(
     simulated: Annotated[
         bool,
         Option(
-            "Simulate what the store lacks of the study's runs, and take these. Needs a copy "
-            "of tracekit's repository; each of all 150 takes some seconds."
+            "Answer from simulated runs; those that the store lacks are simulated now. Needs a "
+            "copy of tracekit's repository; each of all 150 takes some seconds."
         ),
     ] = False,
     sensitivity: Annotated[
         bool,
         Option(
-            "Show how speedups of the simulated machine depend on each assumption, "
-            "and what one fitted point predicts. Needs what --simulated does."
+            "Show how speedups of the simulated machine depend on each assumption, and what "
+            "it predicts if fitted to one published speedup. Needs what --simulated does."
         ),
     ] = False,
     networks: Annotated[

@@ -82,14 +82,14 @@ class _Chosen(Selection):
 
 
 def among_runs(declared_question: Asked[Selection, P, Answer], finish: Finish) -> RunsQuestion[P]:
-    """Turn a declared question about several runs into the library function that answers it.
+    """Return the library function for an analysis of several runs, which opens the runs first.
 
     Parameters
     ----------
     declared_question
-        The question.
+        The analysis, with its declaration.
     finish
-        Function of the runs and the answer that adds facts about the runs to the answer.
+        Function of the opened runs and the answer; it returns the answer with facts about the runs.
     """
     declaration, ask = declared_question.declaration, cast("Any", declared_question)
 

@@ -44,8 +44,8 @@ def compare(
     least: Annotated[
         float | None,
         Option(
-            "Least change of the step that matters: decide whether it is faster or slower by "
-            "more, the same within it, or unknown.",
+            "Least change of the step time that matters. The first line then says whether B is "
+            "faster or slower by more, the same within this, or unknown.",
             "PERCENT",
             unit="percent",
         ),
@@ -145,14 +145,14 @@ def gate(
 ) -> "Answer":
     """Check that steps of `b` are at most `step` percent slower than those of `a`, the base.
 
-    With `new_findings`, check also that `b` has no new or grown findings of avoidable time. `a` and
-    `b` are each one run, or several recordings of one program. Outlier steps are left out and
-    named: see `tracekit.analysis.comparison.check_limit`.
+    With `new_findings`, check also that `b` has no findings of `diagnose` that are new, or grew.
+    `a` and `b` are each one run, or several recordings of one program. Outlier steps are left out
+    and named: see `tracekit.analysis.comparison.check_limit`.
 
     Returns
     -------
-    A row per check; ``meta`` has the overall ``outcome``, and in ``steps_by`` the evidence by which
-    the steps of each side are known.
+    A row per check; ``meta`` has the overall ``outcome``, and in ``steps_by`` how the steps of each
+    side were found: by ``ranges`` or ``structure`` (order of launches).
 
     Raises
     ------

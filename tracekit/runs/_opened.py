@@ -130,7 +130,7 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Cache of values computed from the stored tables; None if some are not used as stored."""
+        """Cache of values computed from stored tables; None if rules or files are not as stored."""
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 

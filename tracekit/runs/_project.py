@@ -103,9 +103,10 @@ def project(
             "jobs", "components", "architectures", "hardware", "means", "distribution", "measured"
         ],
         Option(
-            "Jobs and their volumes; time by component; the same on other architectures, or "
-            "hardware; means, or distributions, of shares (of speedups, with --to or --sweep); "
-            "the model against what was measured."
+            "Jobs and their volumes; step time by component; step times with other ways to "
+            "exchange weights (architectures), or on other hardware; means, or distribution, of "
+            "the components' shares (with --to or --sweep: of speedups); modelled against "
+            "measured times."
         ),
     ] = "components",
     to: Annotated[
@@ -159,7 +160,8 @@ def project(
         Option("Bytes it exchanges. Default: as recorded.", "SIZE", unit="bytes", panel=_KNOWN),
     ] = None,
     features: Annotated[
-        Mapping[str, Any] | None, Option("Facts that traces do not have, by column.", flag="")
+        Mapping[str, Any] | None,
+        Option("Facts that traces do not have: column of the jobs -> value.", flag=""),
     ] = None,
     skip: AutoSkip = "auto",
     **_: Unpack[ChosenRuns],

@@ -79,7 +79,7 @@ def question_of(answer: Callable[P, Answer]) -> Question[P]:
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
     """Return a function that returns the rows of `answer`.
 
-    Both get this name, signature and docstring.
+    It and `answer` get this name and signature, and `text` as docstring.
     """
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:

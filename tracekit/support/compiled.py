@@ -33,7 +33,10 @@ ALWAYS = 1 << 62
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
-    """Return `loop`, compiled by Numba if `rows` are many, or if some and its code is cached."""
+    """Return `loop`, compiled by Numba or, for few `rows`, as plain Python.
+
+    From `FEWEST_ROWS` rows on it is compiled if its code is cached, from `FEW_ROWS` on in any case.
+    """
     if rows < min(FEWEST_ROWS, FEW_ROWS):
         return plain(loop)
     either = _compiled(loop)

@@ -163,7 +163,7 @@ def _size(size: int) -> str:
 def free(root: Path = Path("/")) -> int:
     """Return the bytes that this process may still use, by machine and cgroups.
 
-    If the system does not report them, there is no limit.
+    If the system does not report them, it is `sys.maxsize`.
     """
     return min([sys.maxsize, *_of_machine(root), *_of_cgroups(root)])
 

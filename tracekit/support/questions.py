@@ -289,14 +289,14 @@ class Declaration:
     writes
         Columns and `meta` of its answers.
     also
-        Columns and `meta` of answers that carry the name of another command.
+        Columns and `meta` of further answers of the command, which carry the name of another one.
     figures
         Figures of its answers: name of the figure -> description.
     opened
         Options of `tracekit.open` that its command has too.
     apart
-        Options handled before the analysis: the time span or steps that a run is cut to, or the
-        choice of runs.
+        Names of the options that are handled before the analysis: the time span or steps that a run
+        is cut to, or the choice of runs.
     is_of_runs
         Whether its subject is several runs, and not one.
     is_of_latest

@@ -312,7 +312,7 @@ SUMMARIES: list[tuple[frozenset[str], frozenset[str], Callable[[Any], list[str]]
 
 
 def first_line(command: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function: it words the line above a command's table."""
+    """Return a decorator that registers a function: rows, meta -> line above a command's table."""
     return partial(_declare, FIRST_LINES, (command,))
 
 
