@@ -25,8 +25,8 @@ class Track:
     name
         Name of the track.
     rows
-        For slices the columns `_SLICE`, ordered by start, outer slices first, where ``args`` is a
-        struct or null; for a counter ``time`` (ns), ``value``.
+        For slices ``start, end, name, category, args`` (a struct or null), ``flows_out, flow_in``,
+        ordered by start, outer slices first; for a counter ``time`` (ns), ``value``.
     unit
         Unit of the counter; None for slices.
     """

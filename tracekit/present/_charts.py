@@ -93,14 +93,14 @@ def pooled_note(table: pl.DataFrame, *, ranges: bool = True) -> list[str]:
 def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
     """Add the ends of error bars: ``end_low`` and ``end_high``.
 
-    They are the ends of the 95 % interval if the table has it; otherwise, for pooled runs, the
-    least and the greatest value.
+    They are the ends of the 95 % interval if the table has it (columns such as ``speedup_from`` and
+    ``speedup_to``, or ``from_percent`` and ``to_percent``). Otherwise they are the least and the
+    greatest value of pooled runs (``speedup_low`` and ``speedup_high``); null without either.
 
     Parameters
     ----------
     table
-        A table that may have the ends as columns, named by the value and ``low``, ``high``,
-        ``from`` or ``to``: ``speedup_from``, ``from_percent``.
+        A table that may have such columns.
     value
         Column that the error bars belong to: ``speedup`` or ``percent``.
     """
@@ -186,7 +186,8 @@ def rows_of(table: pl.DataFrame, above: Sequence[str], beside: Sequence[str]) ->
     table
         One row per configuration, ordered so that rows under one heading are adjacent.
     above
-        Columns whose values form the heading, if there are several headings of several rows.
+        Columns whose values form the headings. If each row would have a heading of its own, or all
+        rows the same one, there are no headings: the values go into the labels of rows.
     beside
         Columns whose values name the row.
     """

@@ -281,7 +281,7 @@ def _are_parts(frame: pl.DataFrame) -> list[bool]:
 
 
 def with_totals(frame: pl.DataFrame, meta: Mapping[str, Any]) -> pl.DataFrame:
-    """Add rows to a breakdown by stage: idle time and window, or the step that it adds up to."""
+    """Add rows to a breakdown by stage: idle time and window, or (in a comparison) the step."""
     window, idle = meta.get("window_ns"), meta.get("idle_ns")
     if frame.columns[:1] in (["stage"], ["part"]) and "a_ns" in frame.columns:
         return _with_step(frame, meta)

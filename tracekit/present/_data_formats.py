@@ -167,9 +167,9 @@ def to_sarif(answer: Answer, version: str) -> str:
     Parameters
     ----------
     answer
-        Answer with the table ``findings``; `Answer.source` has the names of the rules that were
-        checked. A finding's ``state`` becomes its baseline state; a check without one (it has an
-        ``outcome``) gets a kind.
+        Answer of `diagnose` or `gate` with the table ``findings``; `Answer.source` has the names of
+        the rules that were checked. The ``state`` of a row (such as new) becomes SARIF's
+        ``baselineState``; the ``outcome`` of a check of `gate` becomes its ``kind``.
     version
         Version of tracekit.
     """
@@ -208,10 +208,11 @@ def _result(row: Mapping[str, Any], place: int, run: str | None) -> dict[str, An
 
 
 def to_junit(answer: Answer) -> str:
-    """Return findings as JUnit XML, one test case per rule.
+    """Return findings of `diagnose`, or checks of `gate`, as JUnit XML: one test case per rule.
 
-    A finding that the base does not have is a failure; so is a check that fails. An undecided check
-    is an error, or skipped if undecided checks are to pass.
+    A finding is a failure if it is new or has grown since the base run, or if there is no base run.
+    A check is a failure if it fails; an undecided check is an error, or skipped if undecided checks
+    are to pass.
 
     Parameters
     ----------

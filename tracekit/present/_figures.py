@@ -310,7 +310,7 @@ def colour_bar(title: str) -> dict[str, Any]:
 
 
 def percent_bar(across: int, length: int) -> dict[str, Any]:
-    """Return a colour bar of utilisation; `across` (right of the plot) and `length` in pixels."""
+    """Return a colour bar of utilisation, `length` pixels long, `across` pixels beside the plot."""
     marks = [0, 25, 50, 75, 100]
     place = {"x": 1, "xpad": across, "y": 1, "yanchor": "top", "lenmode": "pixels", "len": length}
     ticks = {"tickvals": marks, "ticktext": [f"{mark} %" for mark in marks]}

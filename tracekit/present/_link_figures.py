@@ -309,16 +309,16 @@ def utilisation_figure(
     """Return the utilisation of links over time, one track per link and direction.
 
     In each interval a bar shows the share of the link's peak that was in use, by its darkness and
-    its height; the full height of a track is a round share above all values. The forty tracks that
-    carried most bytes are drawn; a note gives the number left out.
+    its height; the full height of a track is a round percentage that no value exceeds. The forty
+    tracks that carried most bytes are drawn; a note gives the number left out.
 
     Parameters
     ----------
     timeline
         ``link``, ``src`` and ``dst`` (nodes of the direction), ``start_ns``, ``end_ns``, ``bytes``,
         ``utilisation`` (0 to 1, null if unknown), ``evidence``, and optionally
-        ``counted_utilisation``, drawn as a line. Rows of the same link, direction and interval are
-        added up.
+        ``counted_utilisation`` (by hardware counters), drawn as a line. Rows of the same link,
+        direction and interval are added up.
     title, subtitle
         Plain texts; see `figure_layout`.
     unplaced

@@ -199,9 +199,9 @@ def memory_fit_figure(
 ) -> go.Figure:
     """Return training memory over the batch size, fitted lines, and the memory limit.
 
-    One colour per line, at most 8. Each ends at the largest batch size that is estimated to fit, or
-    at the largest measured one, beyond which it is dashed. A whisker at its end is the 95 %
-    prediction interval.
+    One colour per line, at most 8. A line is solid up to the largest measured batch size, and
+    dashed from there to the largest batch size that is estimated to fit, if that is larger. A
+    whisker at the largest batch size that fits is the 95 % prediction interval.
 
     Parameters
     ----------

@@ -155,10 +155,11 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
     title
         The title.
     meta
-        Meta of the answer: ``question`` and ``headline``; ``per``, what times are means over, or
-        ``sum_over``, what they are summed over; ``percentiles_per``, what percentiles are means
-        over; ``peak_of``, the GPU or GPUs whose memory in use is given at its maximum, not as a
-        sum; ``cold``, cold steps, which sums over a window include.
+        Meta of the answer: ``question`` and ``headline``; ``per``, the unit of mean times (such as
+        step/GPU), or ``sum_over``, the things over which times are summed; ``percentiles_per``, the
+        unit of percentiles; ``peak_of``, the GPU or GPUs whose largest memory in use is given;
+        ``cold``, whose ``steps`` is the number of cold steps left out (unless ``window_ns`` is
+        given: sums over a window include them).
     unit
         Unit of the times.
     """

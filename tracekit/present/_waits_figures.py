@@ -202,7 +202,7 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     """Return the estimated step time under each what-if change as a bar, and the recorded one.
 
-    A bar without a single estimate ends where its range ends.
+    If only a range is estimated, the bar shows the upper end of the range.
 
     Parameters
     ----------

@@ -16,7 +16,10 @@ WHOLE = ".whole"
 
 
 def main(folder: str, *program: str) -> int:
-    """Run the program and time it; return its exit code, or 128 plus the signal's number."""
+    """Run the program, write its duration (ns) to a file in `folder`; return its exit code.
+
+    The code is 128 plus the number of the signal if a signal ended the program.
+    """
     start = time.monotonic_ns()
     with subprocess.Popen(program) as process:  # noqa: S603 - what the user asked for
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program hears it, too

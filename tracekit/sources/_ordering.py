@@ -70,7 +70,8 @@ class Ordered:
         needed
             Columns that `make` reads; they are dropped.
         make
-            Function of a frame with those of these columns that exist; it returns the new columns.
+            Function of a frame of the columns `needed` (as far as they exist); it returns the new
+            columns.
         """
         plan = self._planned()
         left = Counter(part.piece for chunk in plan for part in chunk)

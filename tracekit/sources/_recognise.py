@@ -98,7 +98,7 @@ def open_report(
 
 
 def check_readable(path: Path) -> None:
-    """Raise an `InputError` with the reason if `path` can be no trace, such as an empty file."""
+    """Raise an `InputError` with the reason if `path` cannot be a trace, such as an empty file."""
     try:
         if path.is_dir():
             _check_folder(path)

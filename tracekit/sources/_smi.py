@@ -47,8 +47,8 @@ _ENDS = (" MiB", " %", "]")
 def read_smi(path: Path) -> pl.DataFrame:
     """Read GPU samples from the output of ``nvidia-smi --query-gpu=... --format=csv -lms 100``.
 
-    Columns may be in any order, with or without units and further ones; headers may repeat. A
-    line that is cut short, and any other text, is left out. Files without a header
+    Columns may be in any order, with or without units; further columns are ignored, and headers may
+    repeat. A line that is cut short, and any other text, is left out. Files without a header
     (``--format=csv,noheader``) are taken for ``timestamp,index,uuid,memory.used`` if they look like
     it. Times, which are local without a time zone, are taken for UTC.
 

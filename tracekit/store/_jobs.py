@@ -179,7 +179,9 @@ class Executor(Protocol):
         """Prepare for about `jobs` jobs, such as by starting processes."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
-        """Yield the outcome of each job; a caller that stops early has to close the iterator.
+        """Yield the outcome of each job; `tell` is called with the progress of jobs meanwhile.
+
+        A caller that stops early has to close the iterator.
 
         Raises
         ------

@@ -32,11 +32,10 @@ def broken_down(run: Any, sums: RunSums, by: str, start: int, end: int) -> Answe
 
     Blocks (bins of equal length) that lie wholly in the interval are taken from the sums; only the
     ops in the partial blocks at its two ends are read and broken down. Of `meta` only the entries
-    that the page shows are filled in. By kernel, longer parts of the run are used in place of
-    blocks, and medians are null.
+    that the page shows are filled in. By kernel, blocks are longer, and medians are null.
 
-    The whole interval is broken down as usual instead if blocks cannot be used (sums without
-    stages), would spare at most `MANY` ops, or if no GPU is busy at the ends.
+    All ops of the interval are read instead if the sums have ops without a stage, if the blocks
+    have at most `MANY` ops, or if no GPU is busy in the partial blocks.
     """
     joined = sums.blocks_per_part if by == _KERNEL else 1
     width, origin = joined * sums.block_width, sums.edges[0]

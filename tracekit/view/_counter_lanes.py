@@ -89,7 +89,7 @@ class Counter:
         return fitting[-1] if fitting else self._levels[0]
 
     def singly(self, samples: pl.DataFrame, start: int) -> Bins:
-        """Return single samples, as bins of length 0, after the value that holds at `start`."""
+        """Return single samples as bins of length 0, and before them the value held at `start`."""
         before = self.bins.filter((pl.col("bin") + 1) * self.width + self.origin <= start).tail(1)
         last_valid = before.select(
             bin=(pl.col("bin") + 1) * self.width, count=pl.lit(0, pl.Int64),

@@ -87,8 +87,9 @@ class RunSums:
     gpus
         First start and last end of the ops of each GPU, ns: device -> (start, end).
     blocks
-        Sums of each GPU's ops in bins of equal time: (GPU, ``stage``, ``exposed`` or ``kind``, its
-        value) -> busy time, number of starts, and summed durations, per bin.
+        Sums of each GPU's ops in bins of equal time, keyed by (GPU, what, value): what is ``stage``
+        or ``kind`` of the ops, or ``exposed`` (exposed time by stage). Per bin: busy time, number
+        of starts, and summed durations.
     """
 
     edges: tuple[int, int]

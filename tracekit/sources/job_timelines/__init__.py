@@ -50,18 +50,18 @@ _MOST_US = 2**52
 
 
 def read_job_timeline(path: StrPath) -> pl.DataFrame:
-    """Read a published timeline of a pipeline-parallel job, one row per op (see `TIMELINE_SCHEMA`).
+    """Read a timeline of a pipeline-parallel job as StragglerAnalysis publishes it (JSON).
 
     Returns
     -------
-    A table with the columns of `TIMELINE_SCHEMA`.
+    One row per op, with the columns of `TIMELINE_SCHEMA`.
 
     Raises
     ------
     InputError
         If the file cannot be read.
     NotATraceError
-        If the file is no timeline of this format.
+        If the file is no such timeline.
     DamagedTraceError
         If an event lacks a required field.
     UnsupportedTraceError

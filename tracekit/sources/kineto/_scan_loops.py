@@ -49,7 +49,9 @@ def hashed(text: Any, begin: int, end: int, where: int) -> int:
 def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, places: Any) -> int:
     """Return the index of the known word that equals ``text[begin:end]``; -1 if none does.
 
-    `where`: whether it is a key of an event, a key of its arguments, or a category.
+    `where` is a code: key of an event, key of its arguments, or category. `table` is a hash table
+    of the indices, -1 in free slots. `words` has all known words, each behind its code, and
+    `places` the start of each in `words`.
     """
     at = hashed(text, begin, end, where)
     while table[at] >= 0:

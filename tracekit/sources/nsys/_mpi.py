@@ -221,8 +221,9 @@ def buffers() -> tuple[pl.Expr, pl.Expr]:
     only the root sends), or if the size is unknown: functions with other counts (scans,
     neighbourhoods), and communicators of unknown size.
 
-    If a size is a multiple of both n and n - 1, it is unknown whether the call is in place; the
-    call is taken not to be. Such in-place calls get (n - 1) / n of their true size.
+    Of an in-place call (MPI_IN_PLACE) with n ranks the recorded size lacks the rank's own part: it
+    is a multiple of n - 1. If a size is a multiple of both n and n - 1, the call is taken not to be
+    in place; if it is, its size comes out as (n - 1) / n of the true one.
     """
     function = pl.col("name").str.extract(_FUNCTION).str.to_lowercase()
     own_sent, own_received = _of_each_peer(_SENT), _of_each_peer(_RECEIVED)

@@ -144,8 +144,8 @@ def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl
     """Yield rows of ``host``: intervals of `_LONG_NS` or more in which a thread is off the CPU.
 
     An interval lasts from a switch off to the next switch on; the time before a thread's first
-    switch is unknown. Threads that do not appear in the run get no rows, but they count as activity
-    of their process.
+    switch is unknown. Threads that do not appear in the run get no rows, but while they run, their
+    process counts as running (which the ``name`` of other threads' intervals says).
     """
     if not export.file.has(SWITCHES, *_SWITCH_COLUMNS):
         return
@@ -224,8 +224,8 @@ _PAIRED = {
 class Overhead:
     """Intervals of profiler overhead that an nsys export records.
 
-    The profiler's own threads, and programs on which it only started, do not appear in the run:
-    their rows are left out and add no thread or process to it.
+    The profiler's own threads, and programs of which it recorded nothing else, do not appear in the
+    run: their rows are left out and add no thread or process to it.
     """
 
     def __init__(self, export: Export) -> None:

@@ -99,15 +99,15 @@ class Library:
         return Connections(partial(_connected, self.uri))
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
-        """Return columns, which must exist, of a table; rows that meet a condition in rowid order.
+        """Return columns, which must exist, of a table's rows that meet any of some conditions.
 
         Parameters
         ----------
         table, columns
             Name of the table, and column name -> type to return, as in the file.
         where
-            Conditions in SQL; the rows that meet the first one come before those that meet the
-            next. Without any, all rows are returned.
+            Conditions in SQL, one after the other: first the rows that meet the first condition, in
+            rowid order, then those of the next. Without any, all rows are returned.
 
         Raises
         ------

@@ -73,8 +73,8 @@ class Rows(NamedTuple):
     rowids
         By row: its rowid.
     stored
-        By column and row: an integer column's value; for other columns the position of the value
-        with its serial type. 0 for null.
+        By column and row: an integer column's value; for other columns the position of the value,
+        shifted left by `_KIND_BITS`, with its serial type in the low bits. 0 for null.
     valid, nulls
         By column: a bit mask of rows, all set at first and cleared for nulls; and the number of
         nulls, 0 at first.

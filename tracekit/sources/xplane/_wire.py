@@ -120,7 +120,7 @@ def read_events(
     stats: NDArray[Any],
     kinds: NDArray[Any],
 ) -> int:
-    """Read events and some of their attributes (stats); return how many precede an invalid one.
+    """Read events and some of their attributes (stats) up to an invalid one; return their number.
 
     Parameters
     ----------
