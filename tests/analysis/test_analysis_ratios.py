@@ -93,6 +93,26 @@ def test_a_speedup_has_an_interval_but_not_over_itself() -> None:
     assert found["steps"].to_list() == [26, 26, 4]
 
 
+@pytest.mark.parametrize(("steps", "every", "error"), [
+    (8, None, 0.4 / 8**0.5),
+    (13, None, 0.4 / 13**0.5),
+    (14, None, 0.01),  # more than half as many
+    (8, 4, 0.01),  # which has slow steps
+])  # fmt: skip
+def test_a_short_run_may_lack_rare_slow_steps(steps: int, every: int | None, error: float) -> None:
+    """26 steps that vary by 40 % beside a few that vary little."""
+    from scipy import stats  # which takes a second
+
+    rows = [_run(1000, 5, step_sd_ns=400), _run(600, 6, steps, gpus=2, slow_every=every)]
+    found = scaling(_study(*rows), batch_scope="global").rows.row(1, named=True)
+    variances = (0.005**2, error**2)
+    freedom = sum(variances) ** 2 / sum(each**2 / 4 for each in variances)
+    reach = np.exp(stats.t.ppf(0.975, freedom) * np.sqrt(sum(variances)))
+    assert found["speedup_to"] == pytest.approx(1000 / 600 * reach)
+    back = overhead(_study(*rows[::-1]).with_columns(gpus=1, method=pl.Series(["p2p", "nccl"])))
+    assert back.rows["to_percent"][0] == pytest.approx(100 * (1000 / 600 * reach - 1))
+
+
 def test_weak_against_strong_has_an_interval() -> None:
     """Steps of 8 GPUs that take 211.2 and 240: 12 % less, each known to 0.5 %."""
     from scipy import stats  # which takes a second

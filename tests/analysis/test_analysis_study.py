@@ -81,6 +81,7 @@ def test_a_training_step(builder: TraceBuilder) -> None:
         "step_low_ns": None,
         "step_high_ns": None,
         "step_se_ns": None,
+        "step_sd_ns": None,
         "step_p5_ns": None,  # one step has no spread
         "step_p50_ns": 100 * US,
         "step_p95_ns": None,
@@ -117,6 +118,7 @@ def test_the_interval_of_a_mean_step(builder: TraceBuilder) -> None:
     assert (row["step_ns"], sum(steps) / 10) == (90, 90)
     assert row["step_se_ns"] == pytest.approx(error)
     variance = sum((s - 90) ** 2 for s in steps) / 9
+    assert row["step_sd_ns"] == pytest.approx(variance**0.5)
     assert row["step_effective"] == pytest.approx(variance / (error / 1.2) ** 2)
     assert (row["step_low_ns"], row["step_high_ns"]) == pytest.approx(
         (90 - 2.776445 * error, 90 + 2.776445 * error)

@@ -21,7 +21,7 @@ from tracekit.analysis.statistics import (
 from tracekit.analysis.step_sums import Measured, steps_of
 
 Floats = NDArray[np.float64]
-PRECISION = ("spread", "freedom", "scatter", "timed")
+PRECISION = ("spread", "freedom", "scatter", "timed", "number", "slow_every", "single")
 """Names of the columns from which the interval of a ratio follows (see `precision`)."""
 _SEVERAL = 2
 
@@ -39,7 +39,8 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     steps around their own mean and of other steps around theirs; it is widened by how far the mean
     is off if the recording does not have exactly one slow step in n.
     """
-    names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_effective", "slow_every")
+    names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_sd_ns", "step_effective",
+             "slow_every")  # fmt: skip
     steps, devices = steps_of(found), max(1, found.devices)
     if len(steps) < ENOUGH:
         return dict.fromkeys(names)
@@ -53,7 +54,9 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     mean = float(steps.mean()) / devices
     low, high = max(0.0, mean - factor * error), mean + factor * error
     every = None if regular is None else regular.period
-    return dict(zip(names, (low, high, error, float(certainty.effective[0]), every), strict=True))
+    known = (low, high, error, float(steps.std(ddof=1)) / devices,
+             float(certainty.effective[0]), every)  # fmt: skip
+    return dict(zip(names, known, strict=True))
 
 
 def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
@@ -70,19 +73,25 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
     Returns
     -------
     ``spread``, the relative variance of the mean (variance / mean^2); ``freedom``, its degrees of
-    freedom; ``scatter``, the relative variance of single runs; and ``timed``, the number of runs
-    with a time (at least 1).
+    freedom; ``scatter``, the relative variance of single runs; ``timed``, the number of runs with a
+    time (at least 1); and of a single run the ``number`` of its steps, ``slow_every``, and the
+    relative variance of a ``single`` step.
     """
     timed, mean = pl.col(time).count().clip(1), pl.col(time).mean()
     several, scatter = timed >= _SEVERAL, (pl.col(time).std() / mean) ** 2
-    alone = pl.lit(None, pl.Float64)
-    if relative is not None:
-        alone = relative.filter(pl.col(time).is_not_null()).first() ** 2
+
+    def alone(value: pl.Expr) -> pl.Expr:
+        return pl.when(~several).then(value.filter(pl.col(time).is_not_null()).first())
+
+    error = pl.lit(None, pl.Float64) if relative is None else relative
     return {
-        "spread": pl.when(several).then(scatter / timed).otherwise(alone),
+        "spread": pl.when(several).then(scatter / timed).otherwise(alone(error) ** 2),
         "freedom": pl.when(several).then(timed - 1.0).otherwise(float(COSINES)),
         "scatter": pl.when(several).then(scatter),
         "timed": timed.cast(pl.Int64),
+        "number": alone(pl.col("iterations").replace(0, None)),
+        "slow_every": alone(pl.col("slow_every")),
+        "single": alone((pl.col("step_sd_ns") / pl.col("step_ns")) ** 2),
     }
 
 
@@ -97,8 +106,9 @@ def ratio_interval(table: pl.DataFrame, ratio: str, numerator: str, other: str) 
 
     The variance of the logarithm of a ratio is about the sum of the relative variances of both
     sides; degrees of freedom are by Welch. With one run per side the interval comes from their
-    steps, and applies to these two runs only. With several runs each run counts as one value, and a
-    side with a single run is assumed to vary like the other side.
+    steps, and applies to these two runs only; steps of a run that is at most half as long as the
+    other are assumed to vary at least as much (see `mean_errors`). With several runs each run
+    counts as one value, and a side with a single run is assumed to vary like the other side.
 
     Parameters
     ----------
@@ -142,6 +152,10 @@ def _side(table: pl.DataFrame, prefix: str) -> dict[str, Floats]:
 def _combined(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[Floats, Floats, list[Any]]:
     """Return variance and degrees of freedom of log(a / b), with their source: steps or runs."""
     several = [each["timed"] >= _SEVERAL for each in (a, b)]
+    for one, other in ((a, b), (b, a)):  # a short run may lack rare slow steps
+        least = other["single"] / one["number"]
+        is_short = (2 * one["number"] <= other["number"]) & np.isnan(one["slow_every"])
+        one["spread"] = np.where(is_short & (least > one["spread"]), least, one["spread"])
     variance, freedom = welch_error((a["spread"], b["spread"]), (a["freedom"], b["freedom"]))
     for one, other, has in ((a, b, several[1] & ~several[0]), (b, a, several[0] & ~several[1])):
         variance = np.where(

@@ -64,6 +64,7 @@ STUDY = pl.Schema(
         "step_low_ns": pl.Float64,
         "step_high_ns": pl.Float64,
         "step_se_ns": pl.Float64,
+        "step_sd_ns": pl.Float64,
         "step_effective": pl.Float64,
         "slow_every": pl.Int64,
         **dict.fromkeys(_QUANTILES, pl.Float64),

@@ -150,6 +150,7 @@ _STUDY = Json(
         "steps alone; null where it is not known.",
         "step_high_ns?": "number or null: Upper end of the interval of step_ns.",
         "step_se_ns?": "number or null: Standard error of step_ns.",
+        "step_sd_ns?": "number or null: Standard deviation of the steps' times, ns.",
         "skipped?": "integer or null: How many iterations were left out at the beginning.",
         "step_effective?": "number or null: Number of independent steps with the same precision.",
         "slow_every?": "integer or null: Every how many steps a slow one comes, where some come "
