@@ -390,7 +390,7 @@ def test_launches_that_one_run_lacks_make_it_another_recording() -> None:
     whole = _run(A)
     known = whole.with_tables({"ops": whole.read("ops").with_columns(call=pl.col("op"))})
     cut = cut.with_tables({"ops": ops})
-    reason = "launching calls known of 100% of the ops in A, launching calls known of 50% of the"
+    reason = "launching calls known of 100.0 % of the ops in A, launching calls known of 50.0 %"
     assert comparability(known, cut)[0].startswith(reason)
 
 

@@ -85,8 +85,8 @@ def test_a_model_is_held_against_counters(b: TraceBuilder) -> None:
     found = Traffic(trace, Placed(machine(), HERE, "number"), sizes={"all_reduce": 800})
     assert (
         "modelled traffic compared with nvlink_tx of 2 GPUs: 1,600 bytes are attributed, 1,600 of"
-        " them by a model, and 2,500 were counted (-36.0%), most on GPU 1: -46.7%; samples cover"
-        " 100% of the time"
+        " them by a model, and 2,500 were counted (-36.0 %), most on GPU 1: -46.7 %; samples cover"
+        " 100.0 % of the time"
     ) in found.meta()["warnings"]
 
 

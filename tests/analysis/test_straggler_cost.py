@@ -87,7 +87,7 @@ def test_two_stages_by_hand() -> None:
     assert answer.rows["without_ns"].to_list() == [110 * MS, 140 * MS]
     assert answer.rows["win_share"].to_list() == [2.0, -1.0]
     assert answer.meta["causes"] == [
-        "stage 1 takes longer than others: 200% of what stragglers cost goes with it"
+        "stage 1 takes longer than others: 200.0 % of what stragglers cost goes with it"
     ]
     # Stage 1 computes for 100, stage 0 for 60; ideal are 80 each. The slowest one is on top.
     assert answer.source.rows() == [(0, 25.0, "rank 0, stage 1"), (0, -25.0, "rank 0, stage 0")]
@@ -147,8 +147,8 @@ def test_a_slow_link_by_hand() -> None:
     assert cause == (
         "one link or more bytes: backward messages and forward messages of stages 1 and 2 of rank "
         "0 take 9.000 ms in the median, others 1.000 and 1.000 at most (at least 2 times as long "
-        "in 4 of 4 steps), while computing there takes 1.00 of the mean: 100% of what stragglers "
-        "cost goes with it"
+        "in 4 of 4 steps), while computing there takes 1.00 of the mean: 100.0 % of what "
+        "stragglers cost goes with it"
     )
 
 

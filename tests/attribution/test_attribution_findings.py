@@ -114,13 +114,13 @@ def _disagreement(
 @pytest.mark.parametrize(
     ("length", "other", "told"),
     [
-        (100, "structure", "10%"),
+        (100, "structure", "10 %"),
         (99, "structure", None),
-        (456, "structure", "46%"),
+        (456, "structure", "46 %"),
         (499, "kernel_name", None),  # names of kernels say less
-        (500, "kernel_name", "50%"),
-        (500, "copy_kind", "50%"),
-        (100, "backward_thread", "10%"),
+        (500, "kernel_name", "50 %"),
+        (500, "copy_kind", "50 %"),
+        (100, "backward_thread", "10 %"),
     ],
 )
 def test_a_disagreement(length: int, other: str, told: str | None) -> None:
@@ -144,7 +144,7 @@ def test_a_range_that_swallows_a_whole_pass_is_told(
         ("WU", "structure", "structure", "WU", elsewhere),
     ]  # fmt: skip
     sentences = _told(_verdict(), opinions=opinions)
-    assert [f"structure about {update / 1000:.0%} (WU for FP" in s for s in sentences] == (
+    assert [f"structure about {update / 10:.0f} % (WU for FP" in s for s in sentences] == (
         [True] * told
     )
 
@@ -208,7 +208,7 @@ def test_disagreements_are_added_up_by_pair_and_the_largest_comes_first() -> Non
         ("FP", "nvtx", "autograd", "BP", 30),
     ]  # fmt: skip
     (told,) = _told(_verdict(), opinions=opinions)
-    assert "autograd about 30% (BP for FP 30%), structure about 12% (BP for FP 6%, WU f" in told
+    assert "autograd about 30 % (BP for FP 30 %), structure about 12 % (BP for FP 6 %, WU f" in told
 
 
 def test_disagreements_with_one_source_are_told_together_in_the_order_in_which_sources_decide() -> (
@@ -224,12 +224,12 @@ def test_disagreements_with_one_source_are_told_together_in_the_order_in_which_s
             ]
         ],
     ]  # fmt: skip
-    said = "autograd about 20% (BP for FP 20%), structure about 20% (BP for FP 20%)"
+    said = "autograd about 20 % (BP for FP 20 %), structure about 20 % (BP for FP 20 %)"
     assert [text.partition(" of GPU time")[0] for text in _told(_verdict(), opinions=opinions)] == [
         f"{decides} decides stages, and other sources disagree: {others}"
         for decides, others in [
             ("nvtx", said),
-            ("thread_name", "nvtx about 20% (BP for FP 20%)"),
+            ("thread_name", "nvtx about 20 % (BP for FP 20 %)"),
             ("process_range", said),
         ]
     ]  # fmt: skip

@@ -193,7 +193,7 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
     by_names, by_others = THRESHOLDS.disagreement_by_names, THRESHOLDS.disagreement
     least = pl.when(other.is_in(_BY_NAMES)).then(by_names).otherwise(by_others)
     percent = (100 * ns / total).round().cast(pl.Int64)
-    part = pl.format("{} for {} {}%", other_stage, stage, percent)
+    part = pl.format("{} for {} {} %", other_stage, stage, percent)
     listed = pl.col("parts").list.join(", ")
     found = (
         opinions.with_columns(whole=ns.sum().over("other_source", "other_stage"))
@@ -205,7 +205,7 @@ def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterat
         .agg(ns.sum(), pl.col("is_whole").any(), parts=pl.col("part").filter(100 * ns >= total))
         .filter((ns >= least * total) | pl.col("is_whole"))
         .sort("total_ns", descending=True, maintain_order=True)
-        .select(source, said=pl.format("{} about {}% ({})", other, percent, listed))
+        .select(source, said=pl.format("{} about {} % ({})", other, percent, listed))
         .group_by("stage_source", maintain_order=True).agg(pl.col("said").str.join(", "))
     )  # fmt: skip
     for decides, shares in found.iter_rows():

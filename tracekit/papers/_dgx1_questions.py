@@ -256,9 +256,9 @@ def _methods(measured: Measured) -> Answer:
     ]
     name = "NCCL" if "nccl" in rows["method"] else "Gloo"
     headline = (
-        f"{name} is shown to take less time than P2P in {', '.join(faster)}; it takes "
-        f"{ends(rows, 'overhead_percent', '{:+.1f} %')} of time against P2P. Published of NCCL are "
-        f"{ends(known, 'published', '{:+.1f} %')}, for an unknown number of GPUs."
+        f"{name} is shown to take less time than P2P in {', '.join(faster)}; its time "
+        f"differs from P2P's by {ends(rows, 'overhead_percent', '{:+.1f} %')}. Published of NCCL "
+        f"are {ends(known, 'published', '{:+.1f} %')}, for an unknown number of GPUs."
     )
     readable = rows.select(
         *_KEY, "time_ns", "baseline_ns", "overhead_percent", "from_percent", "to_percent",
@@ -283,11 +283,11 @@ def _network_size(measured: Measured) -> Answer:
     columns = (*_KEY, "step_ns", "fp_bp_ns", "wu_ns", "wu_exposed_ns")
     rows = study.select(*columns, wu_share=pl.col("wu_exposed_ns") / pl.col("step_ns"))
     rows = rows.sort("fp_bp_ns", "method", nulls_last=True)
-    ms = rows.with_columns(ms=pl.col("fp_bp_ns") / 1e6)
+    shown = rows.with_columns(ms=pl.col("fp_bp_ns") / 1e6, wu=100 * pl.col("wu_share"))
     batch = "unknown" if smallest is None else number_of(smallest, "{}")
     headline = (
-        f"With batch {batch} on {gpus}, FP and BP of a step take {ends(ms, 'ms', '{:.2f} ms')}, "
-        f"and what a step waits for its weight update is {ends(rows, 'wu_share', '{:.1%}')} of it."
+        f"With batch {batch} on {gpus}, FP and BP of a step take {ends(shown, 'ms', '{:.2f} ms')}, "
+        f"and what a step waits for its weight update is {ends(shown, 'wu', '{:.1f} %')} of it."
     )
     slower = measured.overheads().filter(is_chosen, method="nccl")
     is_small = pl.col("network").is_in(_SMALL)
@@ -325,9 +325,9 @@ def _batch_size(measured: Measured) -> Answer:
     largest = rows.filter(_batch.max() == _batch)
     ideal = number_of(largest["proportional_percent"].min(), "{:+.1f} %")
     headline = (
-        f"An epoch with batch {number_of(rows['batch'].max(), '{}')} takes "
-        f"{ends(largest, 'change_percent', '{:+.1f} %')} of time against that with batch "
-        f"{number_of(epochs['batch'].min(), '{}')}; in proportion it would be {ideal}."
+        f"The time of an epoch with batch {number_of(rows['batch'].max(), '{}')} differs from that "
+        f"with batch {number_of(epochs['batch'].min(), '{}')} by "
+        f"{ends(largest, 'change_percent', '{:+.1f} %')}; in proportion it would by {ideal}."
     )
     apart = (rows["change_percent"] - rows["proportional_percent"]).abs()
     claims = {
@@ -440,14 +440,16 @@ def _routes(measured: Measured) -> Answer:
     )
     rows = rows.sort(*of_run, "route_type")
     near, far = rows.filter(route_type="nvlink"), rows.filter(pl.col("route_type") != "nvlink")
+    far = far.with_columns(pl.col("bytes_share", "time_share") * 100)
     against = measured.overheads().filter(_gpus == measured.most)
-    loss = f"NCCL takes {ends(against, 'overhead_percent', '{:+.1f} %')} of time against P2P"
+    change = ends(against, "overhead_percent", "{:+.1f} %")
+    loss = f"the time of NCCL differs from that of P2P by {change}"
     headline = (
         f"On {gpus} {'NCCL and P2P are not both known' if against.is_empty() else loss}. Of the "
-        f"bytes that P2P copies {ends(far, 'bytes_share', '{:.0%}')} go where no NVLink does: at "
+        f"bytes that P2P copies {ends(far, 'bytes_share', '{:.0f} %')} go where no NVLink does: at "
         f"{ends(far, 'achieved_gb_s', '{:.1f} GB/s')} against "
         f"{ends(near, 'achieved_gb_s', '{:.1f} GB/s')} over NVLinks they take "
-        f"{ends(far, 'time_share', '{:.0%}')} of the time of copies."
+        f"{ends(far, 'time_share', '{:.0f} %')} of the time of copies."
     )
     lost = _all_shown(against, _FASTER)
     return _verdict_row(

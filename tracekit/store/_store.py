@@ -76,6 +76,7 @@ from tracekit.store._run_record import (
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
 from tracekit.support.labels import MOST
 from tracekit.support.lazily import load_beside
+from tracekit.support.wording import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -232,8 +233,9 @@ class Store:
         with file_errors(self.root):
             found = [Trace.scan(folder / str(each), reports=len(complete)) for each in complete]
         missing = [file for number, file in enumerate(files) if number not in complete]
-        share = f"{len(complete)} of {len(files)} reports answer ({len(complete) / len(files):.1%})"
-        warning = f"{share}: {listed(missing)} lack files or have damaged ones"
+        share = percent(len(complete) / len(files))
+        warning = f"{len(complete)} of {len(files)} reports answer ({share}): "
+        warning += f"{listed(missing)} lack files or have damaged ones"
         warnings = entry.record.warnings + ((warning,) if missing else ())
         return replace(entry.record, warnings=warnings), found
 

@@ -582,7 +582,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if keys == ["device"]:
         return f"Busiest: {most_by_share(rows.sort('share', descending=True), keys)}"
     most = most_by_share(rows.sort("share", descending=True, nulls_last=True), keys)
-    return f"Most time: {most}" if most else None
+    return f"Largest: {most}" if most else None
 
 
 def _doubt(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from tracekit.model import (
     normalised_name,
     with_one_tree,
 )
-from tracekit.support.wording import count
+from tracekit.support.wording import count, percent
 
 if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
@@ -469,14 +469,15 @@ def _of_shares(facts: Sequence[Mapping[str, object]], by: Sequence[str]) -> list
 
     By stage or step (`by`), also of GPU busy time whose stage is known.
     """
-    shares = [("launched", _LAUNCHED, "launching calls known of {:.0%} of the ops")]
+    shares = [("launched", _LAUNCHED, "launching calls known of {} of the ops")]
     if "stage" in by or "step" in by:
-        shares.append(("coverage", _COVERED, "stages known of {:.0%} of GPU busy time"))
+        shares.append(("coverage", _COVERED, "stages known of {} of GPU busy time"))
     found = []
     for key, most, template in shares:
         of_each = [share if isinstance(share := run[key], float) else 0.0 for run in facts]
         if abs(of_each[0] - of_each[1]) > most:
-            found.append((template.format(of_each[0]), template.format(of_each[1])))
+            texts = [template.format(percent(share)) for share in of_each]
+            found.append((texts[0], texts[1]))
     return found
 
 

@@ -261,7 +261,8 @@ def distrust(share: float | None) -> list[str]:
     """Return a warning if `share`, the unexplained part of critical paths, is above `TRUSTED`."""
     if share is None or share <= TRUSTED:
         return []
-    text = f"{share:.0%} of the steps is unexplained by the recording, more than {TRUSTED:.0%}"
+    limit = f"more than {percent(TRUSTED)}"
+    text = f"{percent(share)} of the steps is unexplained by the recording, {limit}"
     return [f"{text}: do not trust answers from dependencies here"]
 
 

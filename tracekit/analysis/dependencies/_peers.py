@@ -15,6 +15,7 @@ import polars as pl
 from tracekit.analysis.calls import collective_calls, process_ranks
 from tracekit.analysis.statistics import FAR, NO_SLOWER, STEADY
 from tracekit.errors import UndecidedError
+from tracekit.support.wording import percent
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._job import Job
@@ -273,7 +274,7 @@ def unlike(job: Job, changes: Sequence[object]) -> list[str]:
     unknown = calls["match"].null_count()
     texts = []
     if single > _UNLIKE * total:
-        text = f"{single / total:.0%} of the time of kernels and copies stays as it is"
+        text = f"{percent(single / total)} of the time of kernels and copies stays as it is"
         texts.append(f"{text}: no other rank has as many of that name in that step")
     if unknown > _UNLIKE * calls.height:
         text = f"the participants of {unknown:,} of {calls.height:,} calls of collectives"

@@ -11,6 +11,7 @@ from tracekit.analysis.diagnosis._parts import CELL, MEMBER, kernels, quantile_o
 from tracekit.analysis.diagnosis._stragglers import own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
 from tracekit.analysis.statistics import quantile
+from tracekit.support.wording import percent
 
 _MANY = 8
 """Minimum number of collectives in a step that may be too many."""
@@ -172,7 +173,7 @@ def stragglers(facts: Facts) -> Finding | None:
     if slower < _HALF * lost:
         return None
     others = _waited_for(facts, waits, worst)
-    by_chance = f"{worst['last']:,} of {worst['number']:,} collectives, by chance {chance:.1%}"
+    by_chance = f"{worst['last']:,} of {worst['number']:,} collectives, by chance {percent(chance)}"
     return Finding(
         of_gpu=True,
         finding=f"GPU {worst['device']} comes last to {100 * often:.0f} % of collectives; the "

@@ -21,6 +21,7 @@ from tracekit.analysis.statistics import FAR, NO_SLOWER, STEADY
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
 from tracekit.support.compiled import compiled
+from tracekit.support.wording import percent
 
 _Array = np.ndarray[Any, Any]
 
@@ -406,7 +407,7 @@ def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
     for key, text in _WHO.items():
         worst = costs[key].sort("win_share", descending=True, nulls_last=True).row(0, named=True)
         if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
-            share = f"{worst['win_share']:.0%} of what stragglers cost goes with it"
+            share = f"{percent(worst['win_share'])} of what stragglers cost goes with it"
             yield f"{text.format(**worst)}: {share}"
 
 
@@ -444,7 +445,7 @@ def _link_text(link: Mapping[str, Any], ends: float, share: float) -> str:
         f"{'one link' if link['is_sized'] else 'one link or more bytes'}: "
         f"{' and '.join(link['ways'])} of {where} take {took} ms in the median, others {usual} and "
         f"{longest} at most (at least {FAR} times as long in {link['slow']} of {link['steps']} "
-        f"steps), while computing there takes {ends:.2f} of the mean: {share:.0%} of what "
+        f"steps), while computing there takes {ends:.2f} of the mean: {percent(share)} of what "
         "stragglers cost goes with it"
     )
 
@@ -508,7 +509,7 @@ def _warnings(recorded: float, replayed: float) -> list[str]:
     if replayed >= _REPLAYED * recorded:
         return []
     rest = "the rest are delays between ops, or waits that its rules do not know"
-    return [f"the replay explains {replayed / recorded:.0%} of a recorded step: {rest}"]
+    return [f"the replay explains {percent(replayed / recorded)} of a recorded step: {rest}"]
 
 
 def _lost(ops: pl.DataFrame) -> Iterator[str]:

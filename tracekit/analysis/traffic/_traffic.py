@@ -584,8 +584,8 @@ class Traffic:
         )
         text = (
             f"{full.height} links would be fuller than full: {worst['src']}>{worst['dst']}"
-            f" {worst['utilisation']:.0%} of {worst['peak_gb_s']:.1f} GB/s; {why}, so do not rely"
-            " on utilisation: give --topology"
+            f" {percent(worst['utilisation'])} of {worst['peak_gb_s']:.1f} GB/s; {why}, so do not"
+            " rely on utilisation: give --topology"
         )
         return [text]
 
@@ -606,7 +606,7 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
     sentence = (
         f"modelled traffic compared with {metric} of {of}: {attributed:,} bytes are attributed,"
         f" {modelled:,} of them by a model, and {counted:,} were counted"
-        f" ({attributed / counted - 1:+.1%})"
+        f" ({100 * (attributed / counted - 1):+.1f} %)"
     )
     off = rows.filter(pl.col("difference_share").abs() > _OFF)
     if rows.height > 1 and off.height:
@@ -614,9 +614,9 @@ def _held_against(metric: str, rows: pl.DataFrame) -> str:
         where = f"GPU {worst['device']}"
         if is_nic:
             where = f"{worst['nic'] or 'NICs'} of {worst['host'] or 'an unnamed host'}"
-        sentence += f", most on {where}: {worst['difference_share']:+.1%}"
+        sentence += f", most on {where}: {100 * worst['difference_share']:+.1f} %"
     covered = rows["sampled_share"].drop_nulls().to_list()
-    return f"{sentence}; samples cover {min(covered):.0%} of the time" if covered else sentence
+    return f"{sentence}; samples cover {percent(min(covered))} of the time" if covered else sentence
 
 
 # -- where measured traffic and the machine that it is put on contradict each other ------------

@@ -29,6 +29,7 @@ from tracekit.attribution.structure._work import (
     Assumption,
 )
 from tracekit.model import TESTED
+from tracekit.support.wording import percent
 
 LAUNCHED = "one thread launches forward passes, others launch backward passes"
 NAMED = "kernels that are named after gradients are of backward passes"
@@ -227,9 +228,10 @@ def of_period(
     yield _others_launch(lane, thread)
     evidence = f"{differ_ns / 1e6:,.3f} ms of other kernels than the usual step has at their place"
     yield Assumption(PERIOD, "holds", differ_ns, evidence)
-    share = f"{recomputed:.0%} of the layers of a backward pass are in the same order as in forward"
+    share = percent(recomputed)
     backward = int((lane.work.end - lane.work.start)[stage == BP].sum())
-    yield Assumption(NEW, "holds", int(recomputed * backward), share)
+    order = f"{share} of the layers of a backward pass are in the same order as in forward"
+    yield Assumption(NEW, "holds", int(recomputed * backward), order)
     yield Assumption(LAYERS, "untested", None, "a step is taken to end after its last layer")
     yield passes_alone(lane, stage, steps)
     yield Assumption(UPDATE, "untested", None, "a step is taken to be what repeats")

@@ -29,6 +29,7 @@ from tracekit.attribution.structure._work import (
     Doubt,
     nothing,
 )
+from tracekit.support.wording import percent
 
 _LAYERS = 3
 """Mean number of occurrences of a kernel in a pass from which the pass repeats layers, and is no
@@ -54,7 +55,7 @@ def by_order(lane: Lane) -> DeviceStages:
             rows, sequence, (period, first, span) = kept, others, shorter
     if not period.size:
         return _without(
-            lane, f"no period: {period.share:.0%} of the launches agree with a later one"
+            lane, f"no period: {percent(period.share)} of the launches agree with a later one"
         )
     result = _of_period(_Sequence(lane, rows, sequence, span, period), first)
     if result.method != "refused":
@@ -118,7 +119,7 @@ class _Sequence:
         """The period as a sentence."""
         return (
             f"launches repeat after {self.period.size:,}, {self.repeats} times"
-            f" ({self.period.share:.1%} agree)"
+            f" ({percent(self.period.share)} agree)"
         )
 
     @property

@@ -36,6 +36,7 @@ from tracekit.attribution.structure._work import (
     Doubt,
     nothing,
 )
+from tracekit.support.wording import percent
 
 
 def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStages:
@@ -352,7 +353,7 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     speaks = [name for name, vote in pair.votes.items() if vote > 0]
     launched = (
         f"backward is launched by a separate thread: {pair.turns:,} turns on the stream of the"
-        f" others, {pair.steady:.0%} of them begin at the same places"
+        f" others, {percent(pair.steady)} of them begin at the same places"
     )
     lines = [launched, f"roles of threads are known by {', '.join(speaks)}"]
     if pair.by_names:

@@ -27,6 +27,7 @@ from tracekit.attribution.structure._work import (
     WU,
     Array,
 )
+from tracekit.support.wording import percent
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def refusal(step: Step) -> str:
     if step.fed_again:
         return "a step takes input again after it has turned back: it has several passes"
     if step.recomputed > THRESHOLDS.recomputed:
-        return f"{step.recomputed:.0%} of its backward pass looks like forward computed again"
+        return f"{percent(step.recomputed)} of its backward pass looks like forward computed again"
     return ""
 
 
