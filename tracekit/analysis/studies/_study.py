@@ -521,8 +521,9 @@ def runs_answer(
         rows = rows.with_columns(epoch_ns=pl.coalesce("epoch_ns", epoch))
         drawn = of_epochs(rows, images, batch_scope, STEP_TIMES)
     readable = rows.drop(
-        "devices", "step_se_ns", "step_effective", "slow_every", cs.ends_with("_total_ns")
-    )
+        "devices", "step_se_ns", "step_sd_ns", "step_effective", "slow_every",
+        cs.ends_with("_total_ns"),
+    )  # fmt: skip
     optional = ("step_low_ns", "step_high_ns", "parameters")
     readable = readable.drop(name for name in optional if not rows[name].count())
     if not rows["skipped"].sum():
