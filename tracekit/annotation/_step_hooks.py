@@ -157,7 +157,7 @@ class Steps:
             self._end()
 
     def finish(self) -> None:
-        """End the open iteration as the program ends, if it had a backward pass, no optimizer."""
+        """End the open iteration as the program ends, if a backward pass ran without optimizer."""
         if self._is_over:
             self._end()
 

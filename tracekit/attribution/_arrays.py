@@ -610,7 +610,7 @@ class StepSums(NamedTuple):
 
 
 class NameLabels(NamedTuple):
-    """Labels of range names in the paths of ranges: for ranges `inside` a numbered step, `outside`.
+    """Labels of range names in paths: `inside` a numbered step, and `outside` of such steps.
 
     A label is an index. Inside, the step's own number in a name is replaced (see `find_labels`).
     """

@@ -66,7 +66,7 @@ _FEW = 1 << 10
 
 
 def late(parts: Sequence[pl.DataFrame], slack: Mapping[int, int]) -> tuple[str, ...]:
-    """Warn of GPUs on which even kernels launched while idle start late after their calls.
+    """Return warnings on GPUs where even kernels launched while idle start late after their calls.
 
     Either the GPU's clock is ahead (its times are too large), or something delays every launch.
 
@@ -404,7 +404,7 @@ class Jumps:
             early += self._early_returns(late.drop_nulls("launch_end"))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of devices whose clock has jumped ahead, with the bounds of the jump's size."""
+        """Yield warnings on devices whose clock has jumped ahead, with bounds of the jump."""
         early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
         if early.is_empty():
             return

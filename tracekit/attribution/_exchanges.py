@@ -551,7 +551,7 @@ class Doubtful:
         self._sums.update(sums.row(0, named=True))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if ops that are in doubt (see the class) take much of all GPU time.
+        """Yield a warning if ops that are in doubt (see the class) take much of all GPU time.
 
         `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
         """
@@ -610,7 +610,7 @@ class Compressed:
         self._followed += late.filter(is_product).select(pass_).n_unique()
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn if such products follow most passes."""
+        """Yield a warning if such products follow most passes."""
         if self._passes < 2 * self._followed:
             yield (
                 f"matrix products follow the last exchange of gradients in {self._followed:,} of "
@@ -666,7 +666,7 @@ class Split:
         self._ns += int((copies["end"] - copies["start"]).sum())
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if copies that may carry activations take much of all GPU time.
+        """Yield a warning if copies that may carry activations take much of all GPU time.
 
         `opinions` has the GPU time of all ops, by stage and evidence; only its total is used.
         """

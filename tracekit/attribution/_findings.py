@@ -24,7 +24,7 @@ def findings(
     processes: pl.DataFrame,
     iterations: pl.DataFrame,
 ) -> tuple[str, ...]:
-    """Warn of cut recordings, inferred stages, and sources of evidence that disagree on stages.
+    """Return warnings on cut recordings, inferred stages, and evidence that disagrees on stages.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
 
 
 def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Warn if a process has only two complete iterations and their op counts differ widely."""
+    """Yield a warning if a process has two complete iterations only, of very unlike op counts."""
     counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
     if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts
@@ -96,7 +96,7 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 
 
 def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
-    """Warn if step numbers are missing: the time of such steps counts in the step before them."""
+    """Yield a warning if step numbers are missing: their time counts in the step before them."""
     by, lasts = pl.col("iteration").diff(), pl.col("start").diff()
     rows = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
     for last, by_last, length in rows.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:
@@ -119,7 +119,7 @@ def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn if a training process spends far more GPU time in forward than in backward passes.
+    """Yield a warning if a training process has far more GPU time in forward than backward passes.
 
     As a rule backward passes take longer. `opinions` has the process's rows of the
     table of that name, `verdict` its row of ``verdicts``.
@@ -142,7 +142,7 @@ def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[st
 
 
 def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn if many gradient exchanges are launched where range or thread names say forward.
+    """Yield a warning if many gradients are exchanged where range or thread names say forward.
 
     `opinions` has the process's rows of the table of that name, `verdict` its row of ``verdicts``.
     """
@@ -172,7 +172,7 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
 
 
 def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
-    """Warn if two sources of evidence (such as range and kernel names) disagree on stages.
+    """Yield a warning if two sources of evidence (range and kernel names, say) disagree on stages.
 
     They do if they differ about much time, or if most of a whole pass by structure is overruled.
     The warning has the GPU time in question.

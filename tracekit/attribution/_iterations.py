@@ -283,8 +283,8 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
       recording most likely began or ended within that edge: it is whole only if it has as many ops
       as the largest iteration between the edges.
     - Otherwise an edge is cut if it has over a tenth fewer ops than the smallest iteration between
-      the edges, and this has at most a tenth fewer than their median. The last edge is not compared
-      if iterations were found by repetition of forward ranges, since work follows its ranges.
+      the edges, which may have at most a tenth fewer ops than their median. The last edge is not
+      compared if iterations were found by repetition of forward ranges: work follows its ranges.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.
@@ -441,7 +441,7 @@ class Shared:
             self._spans.append(owner.agg(pl.min("start"), pl.max("end")))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of GPUs on which several processes run steps at once.
+        """Yield warnings on GPUs on which several processes run steps at once.
 
         Tables of steps show such a GPU once for each process, with the work of the others as idle
         time.
@@ -482,7 +482,7 @@ class Unmarked:
         self._ops.append(outside.filter(between).group_by("process").agg(outside=pl.len()))
 
     def warnings(self, opinions: pl.DataFrame) -> Iterator[str]:
-        """Warn if many, but not nearly all, ops of backward passes lie outside marked steps.
+        """Yield a warning if many, but not nearly all, ops of backward passes lie outside steps.
 
         `opinions`: the table of that name, from which the number of all such ops is taken.
         """
@@ -522,7 +522,7 @@ class Updated:
         self._found.append(last.select("process", "step").drop_nulls().unique())
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Warn of processes whose weights are updated only after some of the steps."""
+        """Yield warnings on processes whose weights are updated only after some of the steps."""
         of_process = pl.concat(self._found).unique().group_by("process")
         updated = of_process.agg(pl.len(), first=pl.min("step"), last=pl.max("step"))
         between = pl.col("step").is_between("first", "last")

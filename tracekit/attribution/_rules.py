@@ -409,7 +409,7 @@ class Unmatched:
             self.see(name, names, partial(_names_kernel, key))
 
     def warnings(self) -> Iterator[str]:
-        """Warn of rules in the user's file that have matched nothing."""
+        """Yield warnings on rules in the user's file that have matched nothing."""
         for name, entries in self._left.items():
             for number, entry in entries.items():
                 where = f"[[{name}]] entry {number}{_pattern(entry)}"

@@ -139,10 +139,9 @@ def ingest(
     clock: Annotated[
         list[str] | None,
         Option(
-            "What to add to a report's clock, such as rank3=+1.5ms, after the starts of "
-            "sessions have set reports apart; or rank3=+1.5ms,20ppm@10s: 1.5 ms at 10 s of its "
-            "time, and 20 us more each second. Default: the recorded starts; see "
-            "info --clocks.",
+            "Correction of a report's clock, such as rank3=+1.5ms, which is added to the offset "
+            "by recorded session starts; or rank3=+1.5ms,20ppm@10s: 1.5 ms at 10 s of its time, "
+            "and 20 us more each second. Default: as found by ingest; see info --clocks.",
             "WHO=OFFSET[,DRIFT@TIME]",
             panel=MANY,
         ),

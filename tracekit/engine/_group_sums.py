@@ -319,7 +319,7 @@ class GroupTally:
         return True
 
     def _groups_of(self, rows: pl.DataFrame, lines: _Array) -> _Array:
-        """Return the group id of each row; `lines` has the id of its device (or process on one)."""
+        """Return the group id of each row; `lines` has the id of its line (see `Course`)."""
         groups, first = lines, np.zeros(0, np.int64)
         for codes, numbers in zip(self._codes_of(rows), self._numbers, strict=False):
             groups, first = numbers.of(groups, codes)

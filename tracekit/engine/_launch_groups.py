@@ -126,7 +126,7 @@ class LaunchGroups:
         run(ops, processes, self._marks, *near, self._begins, self._groups)
 
     def _places(self) -> Array:
-        """Return for each device (or process on one) its process's index in `_processes`.
+        """Return for each device (or process on a device) its process's index in `_processes`.
 
         These are the processes with iterations; for any other process the index is one past the
         last.

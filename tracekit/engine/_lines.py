@@ -204,7 +204,7 @@ def owners_of(windows: pl.DataFrame) -> list[str]:
 
 
 class LinesInWindows:
-    """Windows (intervals) of each line (device, or process on one), and the one reached so far.
+    """Windows (intervals) of each line (see `Course`), and the window reached so far.
 
     A pass over ops goes through the windows in order of time.
     """
@@ -242,7 +242,7 @@ class LinesInWindows:
     def window_of(self, rows: Array) -> pl.Series:
         """Return the ids (column ``window``) of windows (time intervals), given by position.
 
-        `rows` has positions among the windows sorted by line (device, or process on one) and start.
+        `rows` has positions among the windows sorted by line (see `Course`) and start.
         """
         numbers = self._lines.owners["device"] if self._cut is None else self._numbers
         return numbers.gather(rows).alias("window")

@@ -256,12 +256,10 @@ def sweep_groups(
 
     Parameters
     ----------
-    ops, windows
-        The ops, and the windows.
     course, reached
         State of the pass per line (a device, or a process on a device) and per group; updated.
     sums
-        The sums, updated; zero in unused rows.
+        The sums; updated, zero in unused rows.
     done
         Counters, updated: ops passed (`SEEN`), ops added (`COUNTED`), rows of sums in use (`USED`).
     counted
@@ -354,7 +352,7 @@ class Groups(NamedTuple):
 
 FORWARD, INPUT = STAGES.index("FP"), STAGES.index("IO")
 SORTS = 2 * len(STAGES)
-"""Number of classes of ops: for each stage those of other threads, and those of the own thread."""
+"""Number of classes of ops: for each stage those of the iteration's thread, and other ops."""
 NONE = -(1 << 62)
 """Value for no iteration."""
 
@@ -416,8 +414,6 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
 
     Parameters
     ----------
-    ops
-        The ops.
     processes
         Per line (a device, or a process on a device): index of its process.
     marks
@@ -430,8 +426,6 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
     begins
         Per line: index of its first group, which is for the time before all marks; the next groups
         are for one mark each.
-    groups
-        The groups; updated.
     """
     for row in range(len(ops.starts)):
         line, now, own = ops.lines[row], ops.launches[row], ops.own[row]

@@ -43,8 +43,8 @@ class Placed:
     machine
         The machine.
     place
-        Number of a device in the run -> number of its GPU in the machine. Another GPU of the
-        machine has its own number as key, too, if no device has this number.
+        Number of a device in the run -> number of its GPU in the machine. Each other GPU of the
+        machine is in it with its own number as key, unless a device has that number.
     by
         Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``.
     warnings

@@ -368,8 +368,8 @@ class Ring:
 def find_rings(machine: Machine, gpus: Sequence[int]) -> list[Ring]:
     """Return rings over the direct NVLinks among the given GPUs, widest first.
 
-    The width of a ring is the least number of unused NVLinks on any of its edges, and uses as many
-    on each edge. Of all sets of rings, one that uses most NVLinks in total is returned. On a DGX-1
+    A ring uses equally many NVLinks on each of its edges: the least number that is still unused on
+    any of them. Of all sets of rings, one that uses most NVLinks in total is returned. On a DGX-1
     with V100 the rings are 0-3-2-1-5-6-7-4 with two NVLinks per edge and 0-1-3-7-5-4-6-2 with one.
     Each ring stands for both directions of its NVLinks: it is listed once, from the GPU with the
     lowest number, in the direction whose second GPU has the lower number. Two GPUs with NVLinks

@@ -275,7 +275,7 @@ class _CombinedTables(LaterTables):
         return rows
 
     def reports_of_parts(self, together: Sequence[tuple[int, int]] = ()) -> list[list[int]]:
-        """Return the numbers of the files in each part of the run; empty if it is not divided."""
+        """Return the indices of the trace files in each part; empty if the run is not divided."""
         if self._is_part or not self._lazy.keys() <= _CARRIED:
             return []
         ops = [trace.height("ops") for trace in self._traces]

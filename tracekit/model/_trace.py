@@ -304,7 +304,7 @@ class Trace:
         return replace(self.with_lazy(conformed), warnings=warned)
 
     def with_part(self, tables: Mapping[str, pl.LazyFrame]) -> Trace:
-        """Return a trace in which `tables`, each a part of the table of that name, replace it.
+        """Return a trace with only a part of some tables: `tables` are the parts, by table name.
 
         Values that `once` has cached with `of_all` stay, as they are of the whole run.
         """

@@ -152,8 +152,6 @@ def headed(title: str, meta: Mapping[str, Any], unit: str | None) -> list[str]:
 
     Parameters
     ----------
-    title
-        The title.
     meta
         Meta of the answer: ``question`` and ``headline``; ``per``, the unit of mean times (such as
         step/GPU), or ``sum_over``, the things over which times are summed; ``percentiles_per``, the

@@ -65,7 +65,7 @@ class Cluster:
         """Do nothing: the workers exist already."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
-        """Yield the outcome of each job."""
+        """Yield the outcome of each job, as `Executor.run` does."""
         heard: SimpleQueue[Any] = SimpleQueue()
         topic = f"tracekit-{os.urandom(8).hex()}"
         share = min(self._most_at_once(), len(jobs))

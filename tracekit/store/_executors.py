@@ -124,7 +124,7 @@ class ThisProcess:
         """Do nothing: jobs run in this process."""
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
-        """Yield the outcome of each job."""
+        """Yield the outcome of each job, as `Executor.run` does."""
         for job in jobs:
             yield job.attempt(partial(tell, job.number))
 
@@ -161,7 +161,7 @@ class Processes:
             self._ready.pop().end()
 
     def run(self, jobs: list[Job], tell: Tell) -> Outcomes:
-        """Yield the outcome of each job."""
+        """Yield the outcome of each job, as `Executor.run` does."""
         number = min(self._number, len(jobs))
         from multiprocessing.connection import wait  # noqa: PLC0415 - questions need no processes
 

@@ -40,8 +40,6 @@ def with_devices(
 
     Parameters
     ----------
-    trace
-        The run.
     values
         One row per group, with columns `by`.
     by

@@ -153,8 +153,6 @@ def sum_lags(
 
     Parameters
     ----------
-    net
-        The graph.
     usual
         Current length of the edges of each group, ns. Edges of group 0 have recorded lengths.
     holding
@@ -366,9 +364,9 @@ def replay(
 
 
 def late_on_paths(ends: tuple[Array, Array], into: tuple[Array, Array, Array], time: Array) -> int:
-    """Return the time on the critical paths of all steps that no edge explains, in total, ns.
+    """Return the total time on critical paths, ns, by which nodes come later than edges require.
 
-    A path goes back from the end of a step to its start. Of the edges into a node it follows the
+    Each step has one path, from its end back to its start. Of the edges into a node, it follows the
     one for which (time of source + length) is latest.
 
     Parameters

@@ -354,8 +354,6 @@ class Batches:
         Upper bound of a loader's time per batch, estimated from the wait for the first batch, ns.
     slept_is_known
         Whether calls of the operating system were recorded.
-    trace
-        The run.
     """
 
     taken: pl.DataFrame

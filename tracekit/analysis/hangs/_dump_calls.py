@@ -42,12 +42,12 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     Processes are matched with dumps by rank in the job. Calls are matched by group name and
     sequence number, if PyTorch's trace states both. Else calls of one kind in a communicator are
     paired in order with dump entries of one group, the first call with the first entry or a later
-    or earlier one (a shift). Group and shift are accepted if all sizes are equal and the time
-    differences between call and entry scatter by at most `_OFF_NS`, at least `_APART` times less
-    than for any other group and shift, around the median nearest to 0. All ranks of a communicator
-    must find the same group. Stage and step of one rank's call are those of all. `calls` are the
-    entries of all ranks, from `group_calls`; `trace` is a trace of the job, or of some of its
-    ranks.
+    or earlier one (a shift). Group and shift are accepted if all sizes are equal, and if the time
+    differences between calls and entries scatter by at most `_OFF_NS`, scatter `_APART` times less
+    than for any other group and shift, and have the median nearest to 0. All ranks of a
+    communicator must find the same group. Stage and step of one rank's call are those of all.
+    `calls` are the entries of all ranks, from `group_calls`; `trace` is a trace of the job, or of
+    some of its ranks.
 
     Returns
     -------

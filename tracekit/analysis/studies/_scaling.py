@@ -130,7 +130,7 @@ def scaling(
 
 
 def _warnings(timed: pl.DataFrame, study: pl.DataFrame, *, apart: bool) -> list[str]:
-    """Warn of configurations without a run on one GPU, without network name, or with two baselines.
+    """Return warnings on configurations without a run on one GPU or a name, or with two baselines.
 
     Two baselines are several runs on the smallest number of GPUs. They are warned of if runs are
     evaluated one by one (`apart`); else they are pooled, and one baseline. Further warnings count

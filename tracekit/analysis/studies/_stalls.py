@@ -67,8 +67,6 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
 
     Parameters
     ----------
-    trace
-        The run.
     skip
         Number of iterations to leave out at the beginning.
 
@@ -296,7 +294,7 @@ def stalls_answer(runs: Sequence[Run], skip: Skip) -> Answer:
 
 
 def _undirected(runs: Sequence[Run]) -> list[str]:
-    """Warn of copies of unknown direction: they may copy input, but do not count as input."""
+    """Return warnings on copies of unknown direction: they may be input, but do not count as it."""
     length, is_open = (pl.col("end") - pl.col("start")).sum() / 1e6, pl.col("kind") == "unknown"
     say = "copies of unknown direction take {:,.3f} ms, and `input` counts none"
     times = [run.trace["ops"].filter(is_open).select(length).collect().item() for run in runs]
@@ -304,7 +302,7 @@ def _undirected(runs: Sequence[Run]) -> list[str]:
 
 
 def _prepared(runs: Sequence[Run]) -> list[str]:
-    """Warn of time in which only kernels run that prepare input, such as DALI's."""
+    """Return warnings on time in which only kernels run that prepare input, such as DALI's."""
     told = []
     for run in runs:
         kernels = run.trace["ops"].filter(pl.col("kind").is_in(_KERNELS))
@@ -409,7 +407,7 @@ def bubbles_answer(
 
 
 def _alike(run: Run, found: Bubbles) -> list[str]:
-    """Warn if nothing but sends shows a pipeline, and all GPUs run the same kernels."""
+    """Return a warning if nothing but sends shows a pipeline, and all GPUs run the same kernels."""
     kernels = run.trace["ops"].filter(pl.col("kind").is_in(KERNEL_KINDS))
     counts = kernels.group_by("device", "name").len().collect(engine="streaming")
     devices = counts["device"].n_unique()

@@ -112,11 +112,9 @@ def study_row(
 ) -> dict[str, Any]:
     """Return the row of a run in a study.
 
-    Steps are those of ``docs/breakdown.md``: on a device a step lasts from the start of its
-    iteration there to the start of the next iteration, and the last step ends with its last op on
-    any device. Lengths are means over steps and over devices (a GPU counts once per process that
-    runs steps on it). Devices and processes with fewer than half the steps of another one are left
-    out, and so are skipped steps and steps that some process lacks.
+    Steps are those of ``docs/breakdown.md``. Lengths are means over steps and over devices (a GPU
+    counts once per process that runs steps on it). Devices and processes with fewer than half the
+    steps of another one are left out, and so are skipped steps and steps that some process lacks.
 
     Parameters
     ----------

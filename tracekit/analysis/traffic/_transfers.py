@@ -90,8 +90,6 @@ def copy_transfers(
 
     Parameters
     ----------
-    trace
-        The run.
     machine
         The machine with its links; None: no search for two-hop transfers.
     place
