@@ -156,8 +156,11 @@ class TestDegrees:
     @pytest.mark.parametrize("kind", ["p2p", "staged"])
     def test_copies_between_gpus(self, kind: str, builder: TraceBuilder) -> None:
         builder.op("copy", 5, kind=kind)
-        row = told(builder.trace())["links", "bytes of copies between GPUs"]
+        rows = told(builder.trace())
+        row = rows["links", "bytes of copies between GPUs"]
         assert row == ("yes", "1 copies between GPUs", None)
+        late = rows["stragglers", "which rank is late, and what it costs"]
+        assert late[:2] == ("partly", "no collectives ran, 1 copies between GPUs")
 
 
 class TestCollectives:

@@ -211,6 +211,14 @@ def _participants(facts: Facts) -> Evidence:
     return Evidence("partly" if clocks > 1 or number < (ranks or 0) else "yes", found)
 
 
+def _waits(facts: Facts) -> Evidence:
+    """Return what shows who waits for whom: collectives, or else copies between GPUs."""
+    met, copies = _participants(facts), _peers(facts)
+    if met.available in {"yes", "partly"} or copies.available != "yes":
+        return met
+    return Evidence("partly", f"{met.found}, {copies.found}")
+
+
 def _machine(facts: Facts) -> Evidence:
     # A machine is a graph, which takes time to load and is seldom asked for.
     from tracekit.machine import machine_of  # noqa: PLC0415
@@ -289,6 +297,7 @@ _STRUCTURE = "without ranges, stages are inferred from launches if possible"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
+_ALL_RANKS = {"": "record all ranks, and make one run of them: tracekit ingest FILE... --run NAME"}
 _COUNTERS = "nsys profile --gpu-metrics-devices=all --nic-metrics=true"
 _SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
 _SAMPLED = (
@@ -378,10 +387,8 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
                 f"PyTorch 2.2 or newer; or {_BY_LOG}",
             ),
         ),
-        "participants": Requirement(
-            _participants,
-            {"": "record all ranks, and make one run of them: tracekit ingest FILE... --run NAME"},
-        ),
+        "participants": Requirement(_participants, _ALL_RANKS),
+        "who waits": Requirement(_waits, _ALL_RANKS),
         "machine": Requirement(
             _machine, {"": "give --topology FILE: the output of `nvidia-smi topo -m`, or a preset"}
         ),

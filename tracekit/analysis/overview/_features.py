@@ -49,7 +49,7 @@ CAPABILITIES = (
         "diagnose", "avoidable time, and what to do", ("ops", "launching calls", "iterations")
     ),
     Capability("idle", "why nothing runs", ("ops", "launching calls")),
-    Capability("stragglers", "which rank is late, and what it costs", ("participants",)),
+    Capability("stragglers", "which rank is late, and what it costs", ("who waits",)),
     Capability("critical-path", "what steps wait for", ("ops", "launching calls", "iterations")),
     Capability("whatif", "steps with something changed", ("ops", "launching calls", "iterations")),
     Capability("flops, roofline", "what operators compute", ("operator sizes",)),
