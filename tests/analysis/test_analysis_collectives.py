@@ -633,15 +633,19 @@ class TestProcesses:
         assert one_rank.select(same).rows() == whole.select(same).rows()
 
 
-def test_of_two_that_are_late_as_often_the_one_whose_gpu_is_known_is_told() -> None:
-    each = pl.DataFrame(
-        {"operation": ["all_reduce"] * 2, "participants": [2, 2], "common": [True, True],
-         "late_device": [None, 3], "late_rank": [0, 1]}
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    ("late", "told"),
+    [([(None, 0), (3, 1), (3, 1)], [(3, 1, 2 / 3)]), ([(None, 0), (3, 1)], []),
+     ([(2, 2), (4, 4), (3, 3)], [])],
+)  # fmt: skip
+def test_of_several_that_are_late_as_often_none_is_the_straggler(
+    late: list[tuple[int | None, int]], told: list[tuple[int, int, float]]
+) -> None:
+    each = pl.DataFrame(late, schema=["late_device", "late_rank"], orient="row").with_columns(
+        operation=pl.lit("all_reduce"), participants=2, common=True
+    )
     found = _stragglers(each, ["operation"])
-    assert found.select("straggler_device", "straggler_rank", "straggler_share").rows() == [
-        (3, 1, 0.5)
-    ]
+    assert found.select("straggler_device", "straggler_rank", "straggler_share").rows() == told
 
 
 @pytest.mark.parametrize("kind", ["rocprofv3 JSON", "rocprofv3 SQLite", "RPD SQLite"])

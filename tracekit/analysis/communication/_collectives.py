@@ -297,7 +297,7 @@ def _source() -> pl.Expr:
 
 
 def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
-    """Return per group the GPU and rank that enter last most often, and how often (share)."""
+    """Return per group the one GPU and rank that enter last most often, and how often (share)."""
     seen = each.filter((pl.col("participants") > 1) & pl.col("common"))
     columns = ["late_device", "late_rank"]
     return (
@@ -305,8 +305,8 @@ def _stragglers(each: pl.DataFrame, groups: Sequence[str]) -> pl.DataFrame:
         .agg(pl.len().alias("times"))
         .with_columns(straggler_share=pl.col("times") / pl.col("times").sum().over(groups))
         .filter(pl.any_horizontal(pl.col(columns).is_not_null()))
-        .sort(-pl.col("times").cast(pl.Int64), *columns, nulls_last=True)
-        .unique(list(groups), keep="first", maintain_order=True)
+        .filter(pl.col("times") == pl.col("times").max().over(groups))
+        .filter(pl.len().over(groups) == 1)
         .rename({"late_device": "straggler_device", "late_rank": "straggler_rank"})
         .drop("times")
     )
