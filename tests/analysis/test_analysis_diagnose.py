@@ -18,6 +18,7 @@ from trace_builder import TraceBuilder
 from tracekit.analysis import diagnosis
 from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, against, diagnose
 from tracekit.analysis.diagnosis._diagnose import in_words_of
+from tracekit.analysis.diagnosis._exchange_rules import _exceeds_chance
 from tracekit.analysis.diagnosis._facts import _by_step, facts_of, rounded
 from tracekit.analysis.idle_time import idle
 from tracekit.analysis.operators import has_sizes
@@ -824,6 +825,20 @@ def test_who_is_last_by_chance_is_no_straggler() -> None:
     chance = chance.with_columns(start=begins, end=ends)
     assert "stragglers" in _found(trace.with_tables({"ops": steady}))
     assert "stragglers" not in _found(trace.with_tables({"ops": chance}))
+
+
+@pytest.mark.parametrize(("steps", "is_told"), [
+    ([1, 3] * 10, True),
+    ([3] * 10 + [0] * 10, False),  # slow for a while: independent steps would be beyond chance
+    (range(20), False),
+    ([3, 3, 0, 3] * 5, True),
+    ([3, 1, 2, 2], False),
+    ([20, 21, 20], True),
+    ([20], False),
+])  # fmt: skip
+def test_a_rank_is_slow_beyond_chance(steps: list[int], *, is_told: bool) -> None:
+    """The mean of steps that depend on each other is as certain as that of few."""
+    assert _exceeds_chance(pl.Series(steps), 2) is is_told
 
 
 def test_who_is_last_to_fewer_than_half_of_collectives_is_no_straggler() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration, rounded
 from tracekit.analysis.diagnosis._parts import CELL, MEMBER, kernels, quantile_of, sends
 from tracekit.analysis.diagnosis._stragglers import own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
-from tracekit.analysis.statistics import quantile
+from tracekit.analysis.statistics import COSINES, ENOUGH, long_run, quantile
 from tracekit.support.wording import percent
 
 _MANY = 8
@@ -218,15 +219,21 @@ def _slower(facts: Facts, worst: dict[str, Any]) -> float:
 
 
 def _exceeds_chance(values: pl.Series, tried: int) -> bool:
-    """Test (Student's t) if the mean of `values` is above 0.
+    """Test (Student's t) if the mean of `values`, one per step, is above 0.
 
     The level is divided by `tried` (Bonferroni), as the mean is the largest of so many means.
+    Successive steps may depend on each other (`long_run`), unless they are too few to show it.
     """
-    if values.len() <= 1:
+    steps = values.cast(pl.Float64).to_numpy()
+    if len(steps) <= 1:
         return False
-    reach = quantile(values.len() - 1, 1 - _CHANCE / tried).item()
-    error = float(values.std() or 0.0) / values.len() ** 0.5  # type: ignore[arg-type]
-    return bool(float(values.mean() or 0.0) > reach * error)  # type: ignore[arg-type]
+    freedom, variance = len(steps) - 1, steps.var(ddof=1) / len(steps)
+    if len(steps) >= ENOUGH:
+        known = long_run(steps[np.newaxis, :])
+        if known.drifts[0]:
+            return False
+        freedom, variance = COSINES, known.variance[0]
+    return bool(steps.mean() > quantile(freedom, 1 - _CHANCE / tried).item() * variance**0.5)
 
 
 def _waited_for(facts: Facts, waits: pl.DataFrame, worst: dict[str, Any]) -> list[float]:
