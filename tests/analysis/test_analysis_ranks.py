@@ -106,8 +106,12 @@ def busy(*values: int) -> pl.DataFrame:
 
 
 def test_a_rank_that_stands_out_is_named() -> None:
-    """The median is 100, the median deviation 1: beyond 5.2 a rank stands out."""
+    """Of 5 ranks one stands out beyond 14.7 median deviations, of 8 beyond 8.7."""
     assert outlier_ranks(busy(99, 100, 101, 100, 150)) == [{"rank": 4, "ratio": 1.5}]
-    assert outlier_ranks(busy(99, 100, 101, 100, 95)) == []
+    assert outlier_ranks(busy(98, 99, 101, 102, 88)) == []
+    assert outlier_ranks(busy(99, 99, 99, 100, 101, 101, 101, 91)) == []
+    assert outlier_ranks(busy(99, 99, 99, 100, 101, 101, 101, 90)) == [
+        {"rank": 7, "ratio": 90 / 99.5}
+    ]
     assert outlier_ranks(busy(100, 100, 100, 100, 100)) == []
     assert outlier_ranks(busy(1, 100, 100, 100)) == []  # too few to tell

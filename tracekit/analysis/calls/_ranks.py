@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.analysis.calls._excerpt import IS_RANK_MARK, excerpt
 from tracekit.analysis.calls._nccl_calls import communicators
+from tracekit.analysis.statistics import quantile
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 from tracekit.support.labels import RANK_MARK
@@ -22,8 +23,9 @@ _SOURCES = {
 """Sources of a rank, by column, the surest first."""
 _DIVIDING = ("device", "rank", "node")
 """Keys whose groups cover only part of the devices."""
-_FEW, _FAR = 4, 3.5
-"""Largest number of ranks without outliers; least distance of an outlier, in deviations."""
+_FEW, _CHANCE, _FREEDOM = 4, 0.05, 0.5
+"""Largest number of ranks without outliers; how often ranks that vary alike may have one; degrees
+of freedom of the median absolute deviation, per rank (from trials)."""
 _FIRST = 9
 """Largest number of unrecorded ranks that are listed."""
 _DEVIATION = 1.4826
@@ -153,9 +155,10 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
     """Return the ranks whose GPU busy time is far from the median over all ranks.
 
-    Far is more than 3.5 standard deviations, estimated by the median absolute deviation [B.
-    Iglewicz, D. Hoaglin, 1993], and more than 1 % of the median. Needs 5 ranks or more. `by_rank`
-    has ``rank`` and ``busy_ns``, one row per rank.
+    Far is more than 1 % of the median, and more standard deviations, estimated by the median
+    absolute deviation, than any of so many normal values is beyond chance (Student's t): 9.9 of 5
+    ranks, 3.7 of 64. Needs 5 ranks or more. `by_rank` has ``rank`` and ``busy_ns``, one row per
+    rank.
 
     Returns
     -------
@@ -166,7 +169,8 @@ def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
         return []
     busy, middle = pl.col("busy_ns"), pl.col("busy_ns").median()
     away = (busy - middle).abs()
-    limit = pl.max_horizontal(_FAR * _DEVIATION * away.median(), middle / 100)
+    far = quantile(_FREEDOM * (known.height - 1), 1 - _CHANCE / 2 / known.height).item()
+    limit = pl.max_horizontal(far * _DEVIATION * away.median(), middle / 100)
     return known.filter(away > limit).select("rank", ratio=busy / known["busy_ns"].median()).sort(
         "rank"
     ).to_dicts()  # fmt: skip
