@@ -10,7 +10,8 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.calls import outlier_ranks, process_ranks
+from tracekit.analysis.breakdowns._breakdown import outlier_ranks
+from tracekit.analysis.calls import process_ranks
 from tracekit.model import HOST, Trace
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from tracekit.analysis.calls import outlier_ranks, with_devices
+from tracekit.analysis.calls import with_devices
 from tracekit.analysis.facts import (
     HOST,
     LEAST,
@@ -26,7 +26,7 @@ from tracekit.analysis.facts import (
     verdict_meta,
     work_of,
 )
-from tracekit.analysis.statistics import Skip
+from tracekit.analysis.statistics import Skip, quantile
 from tracekit.analysis.step_sums import (
     KeySums,
     cold_meta,
@@ -95,6 +95,11 @@ _SUMS = (
 _OF_PHASES = ("steps", "requests", "tokens", "step_ns", "token_ns")
 _DURATIONS = ("mean_ns", "median_ns", "min_ns", "max_ns")
 _LENGTH = pl.col("end") - pl.col("start")
+_FEW, _CHANCE, _FREEDOM = 4, 0.05, 0.5
+"""Largest number of ranks without outliers; how often ranks that vary alike may have one; degrees
+of freedom of the median absolute deviation, per rank (from trials)."""
+_DEVIATION = 1.4826
+"""Ratio of standard deviation to median absolute deviation for normal values."""
 
 
 def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
@@ -302,6 +307,30 @@ def _measured(
         alone = "" if table["iterations"].max() != 1 else " (one step, no spread)"
         over["percentiles_per"] = _denominator(meta, is_of_steps=True)["per"] + alone
     return table, {**meta, **over, **outliers}
+
+
+def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
+    """Return the ranks whose GPU busy time is far from the median over all ranks.
+
+    Far is more than 1 % of the median, and more standard deviations, estimated by the median
+    absolute deviation, than any of so many normal values is beyond chance (Student's t): 9.9 of 5
+    ranks, 3.7 of 64. Needs 5 ranks or more. `by_rank` has ``rank`` and ``busy_ns``, one row per
+    rank.
+
+    Returns
+    -------
+    One mapping per outlier: ``rank``, and ``ratio`` (its busy time over the median of all).
+    """
+    known = by_rank.drop_nulls("rank").group_by("rank").agg(pl.col("busy_ns").sum())
+    if known.height <= _FEW:
+        return []
+    busy, middle = pl.col("busy_ns"), pl.col("busy_ns").median()
+    away = (busy - middle).abs()
+    far = quantile(_FREEDOM * (known.height - 1), 1 - _CHANCE / 2 / known.height).item()
+    limit = pl.max_horizontal(far * _DEVIATION * away.median(), middle / 100)
+    return known.filter(away > limit).select("rank", ratio=busy / known["busy_ns"].median()).sort(
+        "rank"
+    ).to_dicts()  # fmt: skip
 
 
 def _recomputed(work: Work, by: Sequence[str], skip: int) -> dict[str, Any]:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     )
     from tracekit.analysis.calls._ranks import (
         log_processes,
-        outlier_ranks,
         process_ranks,
         unrecorded_ranks,
         with_devices,

@@ -1,4 +1,4 @@
-"""Rank and node (host) of each process, and missing or outlying ranks."""
+"""Rank and node (host) of each process, and missing ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import polars as pl
 
 from tracekit.analysis.calls._excerpt import IS_RANK_MARK, excerpt
 from tracekit.analysis.calls._nccl_calls import communicators
-from tracekit.analysis.statistics import quantile
 from tracekit.errors import UsageError
 from tracekit.model import Trace
 from tracekit.support.labels import RANK_MARK
@@ -23,13 +22,8 @@ _SOURCES = {
 """Sources of a rank, by column, the surest first."""
 _DIVIDING = ("device", "rank", "node")
 """Keys whose groups cover only part of the devices."""
-_FEW, _CHANCE, _FREEDOM = 4, 0.05, 0.5
-"""Largest number of ranks without outliers; how often ranks that vary alike may have one; degrees
-of freedom of the median absolute deviation, per rank (from trials)."""
 _FIRST = 9
 """Largest number of unrecorded ranks that are listed."""
-_DEVIATION = 1.4826
-"""Ratio of standard deviation to median absolute deviation for normal values."""
 
 
 def with_devices(
@@ -150,30 +144,6 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
         ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]
     between = (range(one + 1, other) for one, other in pairwise(ranks))
     return [*islice(chain.from_iterable(between), _FIRST)]
-
-
-def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
-    """Return the ranks whose GPU busy time is far from the median over all ranks.
-
-    Far is more than 1 % of the median, and more standard deviations, estimated by the median
-    absolute deviation, than any of so many normal values is beyond chance (Student's t): 9.9 of 5
-    ranks, 3.7 of 64. Needs 5 ranks or more. `by_rank` has ``rank`` and ``busy_ns``, one row per
-    rank.
-
-    Returns
-    -------
-    One mapping per outlier: ``rank``, and ``ratio`` (its busy time over the median of all).
-    """
-    known = by_rank.drop_nulls("rank").group_by("rank").agg(pl.col("busy_ns").sum())
-    if known.height <= _FEW:
-        return []
-    busy, middle = pl.col("busy_ns"), pl.col("busy_ns").median()
-    away = (busy - middle).abs()
-    far = quantile(_FREEDOM * (known.height - 1), 1 - _CHANCE / 2 / known.height).item()
-    limit = pl.max_horizontal(far * _DEVIATION * away.median(), middle / 100)
-    return known.filter(away > limit).select("rank", ratio=busy / known["busy_ns"].median()).sort(
-        "rank"
-    ).to_dicts()  # fmt: skip
 
 
 # -- match the processes of an NCCL log with those of a run
