@@ -71,6 +71,13 @@ def test_a_slow_week_is_named_where_no_cut_is_found() -> None:
     )
 
 
+def test_a_change_of_slowly_varying_points_may_be_a_drift() -> None:
+    """A wave over ten points: nights that go with the night before look like levels by chance."""
+    wave: list[float | None] = [1000 + 20 * np.sin(n / 3) + 50 * (n >= 20) for n in range(40)]
+    found = history(_recordings([str(n) for n in range(40)], wave), label="night")
+    assert found.meta["headline"].endswith("from night 28 on, if no drift")
+
+
 def test_a_steady_drift_is_no_sudden_change() -> None:
     steps: list[float | None] = [1000.0 + NOISE[n % 10] + 5 * n for n in range(24)]
     found = history(_recordings([str(n) for n in range(24)], steps), label="night")

@@ -33,6 +33,9 @@ _FED = 0.2
 """Bytes of input of a step that differ by up to half of this (logarithms) count as alike: 10 %."""
 _CELL = ["process", "device", "iteration"]
 _SURE = 0.01
+_ALIKE = 1.0
+"""Correlation of neighbouring points within levels, in standard errors, from which on changes may
+be a drift: they then are false in up to 60 % of series (docs/evidence/recordings.md)."""
 _ORDERS = 1_999
 METHOD = (
     f"levels: binary segmentation by ranks (Pettitt 1979), {_LEAST} points of a level or more; "
@@ -303,18 +306,23 @@ def _headline(rows: pl.DataFrame, label: str) -> str:
 
 
 def _drift(rows: pl.DataFrame) -> str:
-    """Return a clause if a straight line fits the points no worse than their constant levels.
+    """Return a caveat on changes: a straight line fits no worse, or neighbouring points are alike.
 
-    By the Bayesian information criterion: a line has two parameters, k levels have 2 k - 1.
+    The line is compared with the levels by the Bayesian information criterion: it has two
+    parameters, k levels have 2 k - 1. Points within levels are alike by their rank correlation.
     """
     number, changes = rows.height, rows["level"].n_unique() - 1
+    if not changes:
+        return ""
     values, places = rows["step_ns"].to_numpy(), np.arange(number)
-    slope, begin = np.polyfit(places, values, 1) if changes else (0.0, 0.0)
+    slope, begin = np.polyfit(places, values, 1)
     left = values - slope * places - begin
     within = rows.select(pl.col("step_ns") - pl.col("step_ns").mean().over("level")).to_series()
-    if not changes or (left**2).sum() > (within**2).sum() * number ** ((2 * changes - 1) / number):
-        return ""
-    return f"; a steady {100 * slope / values.mean():+.2g} % a point fits no worse"
+    if (left**2).sum() <= (within**2).sum() * number ** ((2 * changes - 1) / number):
+        return f"; a steady {100 * slope / values.mean():+.2g} % a point fits no worse"
+    ranks = within.rank() - (number + 1) / 2
+    alike = (ranks * ranks.shift(1)).sum() * number**0.5 > _ALIKE * (ranks**2).sum()
+    return ", if no drift" if alike else ""
 
 
 def _far_off(rows: pl.DataFrame) -> str:
