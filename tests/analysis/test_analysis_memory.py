@@ -187,6 +187,9 @@ class TestLargestBatch:
         assert row["high_bytes"] - row["predicted_bytes"] == pytest.approx(2.902298 * GB, rel=1e-6)
         assert row["predicted_bytes"] - row["low_bytes"] == pytest.approx(2.902298 * GB, rel=1e-6)
         assert not row["extrapolated"]
+        beyond = memory_at(points, [5]).row(0, named=True)
+        assert beyond["extrapolated"]
+        assert beyond["low_bytes"] is beyond["high_bytes"] is None
 
     def test_two_points_have_a_line_and_no_interval(self) -> None:
         points = pl.DataFrame({"batch": [16, 32], "training_bytes": [3 * GB, 5 * GB]})

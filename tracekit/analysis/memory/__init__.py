@@ -432,8 +432,8 @@ def largest_batch(
 
     A least-squares line is fitted to the points; the batch is the largest for which the line stays
     within ``capacity_bytes (1 - margin)``. Frameworks change algorithms and workspaces with the
-    batch, so the estimate is not certain, especially if ``extrapolated``; the interval covers only
-    the scatter of the points.
+    batch, so the estimate is not certain. The interval covers only the scatter of the points; it is
+    null if ``extrapolated``, as memory seldom stays on the line.
 
     Parameters
     ----------
@@ -520,13 +520,14 @@ def _predicted(lines: pl.DataFrame) -> pl.DataFrame:
     n, away = pl.col("points"), pl.col("at") - pl.col("x")
     variance = pl.col("rest") / (n - 2) * (1 + 1 / n + away * away / pl.col("xx"))
     predicted = pl.col("intercept") + pl.col("slope") * pl.col("at")
+    is_between = pl.col("at").is_between("least", "most")
     # Two points leave nothing to scatter.
-    half = pl.when(n > 2).then(pl.col("t") * variance.sqrt())  # noqa: PLR2004
+    half = pl.when(n > 2, is_between).then(pl.col("t") * variance.sqrt())  # noqa: PLR2004
     return lines.with_columns(reach).with_columns(
         predicted=_rounded_bytes(predicted),
         low=_rounded_bytes(predicted - half),
         high=_rounded_bytes(predicted + half),
-        extrapolated=~pl.col("at").is_between("least", "most"),
+        extrapolated=~is_between,
     )
 
 
