@@ -200,9 +200,9 @@ PUBLIC = {
     "tracekit.analysis.overview": "features query",
     "tracekit.analysis.statistics": """
         COSINES ENOUGH FAR Flags Floats LEVEL LongRun METHOD NO_SLOWER Numbers OF_ROWS Regular
-        STEADY Shift Skip before_a_short_end cold_steps differences kinds_of left_out_notes
-        long_run mean_errors modes outliers p_values quantile regularly_slow shift adjusted_p_values
-        welch_error within_kinds
+        SHOW_DRIFT SLOW STEADY Shift Skip before_a_short_end cold_steps differences kinds_of
+        left_out_notes long_run mean_errors modes outliers p_values quantile regularly_slow shift
+        adjusted_p_values welch_error within_kinds
     """,
     "tracekit.analysis.step_sums": """
         Cold KeySums Measured PARTS cold_meta cold_of group_lengths grouped_sums in_one_account

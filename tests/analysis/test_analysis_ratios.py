@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from tracekit.analysis.studies import overhead, scaling
+from tracekit.analysis.studies import overhead, scaling, study_notes
 from tracekit.analysis.studies._ratios import step_interval
 from tracekit.analysis.studies._study import STUDY
 
@@ -111,6 +111,17 @@ def test_a_short_run_may_lack_rare_slow_steps(steps: int, every: int | None, err
     assert found["speedup_to"] == pytest.approx(1000 / 600 * reach)
     back = overhead(_study(*rows[::-1]).with_columns(gpus=1, method=pl.Series(["p2p", "nccl"])))
     assert back.rows["to_percent"][0] == pytest.approx(100 * (1000 / 600 * reach - 1))
+
+
+@pytest.mark.parametrize(("steps", "effective", "is_told"), [
+    (199, 199, True), (200, 200, False), (200, 49, True), (200, None, False), (None, None, False),
+])  # fmt: skip
+def test_intervals_of_few_or_slowly_varying_steps_hold_if_no_drift(
+    steps: int | None, effective: float | None, *, is_told: bool
+) -> None:
+    found = study_notes(_study(_run(1000, 5, run="a", iterations=steps, step_effective=effective)))
+    note = "intervals hold if no drift (fewer than 200 steps, or slow variation): a"
+    assert found == [note] * is_told
 
 
 def test_weak_against_strong_has_an_interval() -> None:

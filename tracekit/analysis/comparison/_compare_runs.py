@@ -41,7 +41,7 @@ from tracekit.analysis.comparison._step_change import (
 )
 from tracekit.analysis.facts import how_to_record
 from tracekit.analysis.idle_account import idle_ranges
-from tracekit.analysis.statistics import METHOD, OF_ROWS, Skip
+from tracekit.analysis.statistics import METHOD, OF_ROWS, SHOW_DRIFT, Skip
 from tracekit.analysis.step_sums import PARTS, Measured, peak_memory, steps_by_phase
 from tracekit.engine import shown, sorting, with_path_texts
 from tracekit.errors import MissingDataError, UsageError
@@ -69,8 +69,6 @@ _SCHEMA = {
 }
 _COUNTS = ("a_steps", "b_steps", "a_devices", "b_devices")
 _IDLE = ("idle", "between_steps")
-_FEW_STEPS = 200
-"""With fewer steps, drift under noise is hardly found; the first line then has a caveat."""
 _FEW = 4
 """Number of ranges of the host that a note names."""
 
@@ -225,7 +223,7 @@ def compare(
     odd = outlier_rows(found.traces, found.measured, steps)
     without = without_outliers(odd, step, steps)
     of_steps = any(run.iterations for run in found.measured)
-    few = min(len(run.iterations) for run in found.measured) < _FEW_STEPS
+    few = min(len(run.iterations) for run in found.measured) < SHOW_DRIFT
     first = headline(
         parts, step, found.reasons, metric=metric, least=least, one_run=one_run, of_steps=of_steps,
         may_drift=few or bool(dependence_note(step, steps)),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tracekit.analysis.statistics import (
     ENOUGH,
+    SLOW,
     LongRun,
     Numbers,
     Regular,
@@ -34,9 +35,6 @@ TOTALS = ("a_total_ns", "b_total_ns")
 _TYPICAL = 0.71
 """Least share of steps of one kind for a typical step: with 1 - sqrt(1/2) = 29 % of others in both
 runs, half of the differences are between kinds, and their median (Hodges and Lehmann) is too."""
-_SLOW = 0.25
-"""A mean that is less certain than that of so many of its steps would be, if they were independent,
-is seldom so by chance."""
 Counts = NDArray[np.int64]
 """Number of devices over which each row is added."""
 Kinds = tuple[Regular | None, Regular | None]
@@ -303,7 +301,7 @@ def dependence_note(step: Mapping[str, Any], steps: Steps) -> list[str]:
         f"{len(lengths)} steps of {side.upper()} vary slowly: their mean is as certain as that of "
         f"{effective:.2g} independent ones"
         for side, lengths in zip("ab", steps.lengths, strict=True)
-        if (effective := step[f"{side}_effective"]) is not None and effective < len(lengths) * _SLOW
+        if (effective := step[f"{side}_effective"]) is not None and effective < len(lengths) * SLOW
     ]
 
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from tracekit.analysis.statistics._long_run import (
         COSINES,
         ENOUGH,
+        SHOW_DRIFT,
+        SLOW,
         Flags,
         Floats,
         LongRun,

@@ -34,6 +34,10 @@ than `_HARDLY` of recordings of independent steps, and neighbours are alike: the
 changes between them, over that of distances from the mean, is below `_STILL` over the number of
 steps. So it is in most recordings of a random walk (Sargan and Bhargava 1983); for independent
 steps that ratio is 2."""
+SHOW_DRIFT, SLOW = 200, 0.25
+"""With fewer steps than `SHOW_DRIFT`, drift under noise is hardly found; and a mean that is less
+certain than that of a share `SLOW` of its steps would be, if they were independent, is seldom so by
+chance. Intervals then hold if there is no drift."""
 AT_ONCE = 1 << 20
 """Number of values that are processed at once."""
 

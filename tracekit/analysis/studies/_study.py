@@ -11,7 +11,7 @@ import polars.selectors as cs
 
 from tracekit.analysis.calls import collective_calls, unrecorded_ranks
 from tracekit.analysis.facts import HOST, largest, unknown_passes, work_of
-from tracekit.analysis.statistics import Skip, left_out_notes
+from tracekit.analysis.statistics import SHOW_DRIFT, SLOW, Skip, left_out_notes
 from tracekit.analysis.step_sums import Measured, per_iteration
 from tracekit.analysis.studies._epochs import (
     MOST_GPUS,
@@ -170,15 +170,20 @@ def study_row(
 
 
 def study_notes(study: pl.DataFrame) -> list[str]:
-    """Return notes on left-out steps of a study's runs, and on runs with regularly slow steps."""
+    """Return notes on a study's runs: steps left out, regularly slow ones, intervals in doubt."""
     slow = study.drop_nulls("slow_every").group_by("slow_every").agg("run").sort("slow_every")
     text = ", ".join(
         f"every {every} of {names_or_number(runs)}" for every, runs in slow.iter_rows()
     )
+    steps, effective = pl.col("iterations"), pl.col("step_effective")
+    may_drift = ((steps < SHOW_DRIFT) | (effective < SLOW * steps)) & effective.is_not_null()
+    doubted = study.filter(may_drift)["run"].to_list()
     return [
         *left_out_notes(dict(study.select("run", pl.col("skipped").fill_null(0)).iter_rows())),
         *([f"slow steps come regularly: {text}; means are as certain as those of either kind"]
           if text else []),
+        *([f"intervals hold if no drift (fewer than {SHOW_DRIFT} steps, or slow variation): "
+           + names_or_number(doubted)] if doubted else []),
     ]  # fmt: skip
 
 
