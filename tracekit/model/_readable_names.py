@@ -213,14 +213,11 @@ def _without_arity(words: str) -> str:
 
 
 def _of_product(name: str, tile: re.Match[str]) -> list[str]:
-    """Return what a matrix product's kernel name tells: number format, tile size, helper kernel.
-
-    Kernels of ``hmma_fp32`` multiply numbers in FP16, and add them up in FP32.
-    """
+    """Return what a matrix product's kernel name tells: number format, tile size, helper kernel."""
+    name = name.replace("hmma_fp32", "hmma_f16")  # FP32 is what it adds up in
     number, part = _FORMAT.search(name), _HELPER.search(name)
-    told = (number[1] or number[2]) if number else None
     return [
-        *(["f16" if told == "fp32" else told] if told else []),
+        *([number[1] or number[2]] if number and (number[1] or number[2]) else []),
         tile[4] or "x".join(tile.groups()[:3]),
         *([part[1] or part[2]] if part else []),
     ]

@@ -200,7 +200,7 @@ def _sessions(one: Said, other: Said) -> str | None:
         return None
     where = f" on {one.host}" if here and one.host else ""
     room = "" if here else f", more than clocks of two hosts may differ ({SKEW / 1e9:.0f} s)"
-    days = apart // (86_400 * 1_000_000_000)
+    days = apart // 86_400_000_000_000
     far = f"{days:,} days" if days > 1 else f"{apart / 1e9:,.0f} s"
     return f"{one.name} and {other.name} were recorded{where} {far} apart{room}"
 

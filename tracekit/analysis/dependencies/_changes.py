@@ -37,7 +37,7 @@ _LAUNCHES = r"(?i)launch"
 _LAUNCHING_NS = 1_000_000
 """Most time that a thread takes to prepare a launch."""
 _OF_HOST = ("host", "call", "handover", "launch")
-_WAITS = ("event", "return", "block", "stream")
+_WAITS = (*_AWAITED, "stream")
 
 
 @dataclass(frozen=True)
@@ -52,77 +52,47 @@ class Bucket:
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
-        """Return false for all edges: `bucketed` makes a new dependency graph instead."""
+        """Return false for all edges: `made` makes a new dependency graph instead."""
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
         """Return the recorded length of each edge: `bucketed` changes the edges, not lengths."""
         return pl.col("weight")
 
+    def made(self, job: Job) -> tuple[Job, int]:
+        """Merge all-reduces into larger ones; return the job, and the number of changed edges.
 
-def bucketed(job: Job, size: int) -> tuple[Job, int]:
-    """Merge all-reduces into larger ones; return the new job, and the number of changed edges.
-
-    Consecutive all-reduces of a step on a stream are merged until they have `size` bytes. A merged
-    all-reduce starts when its last part started, and takes the total time of its parts, less the
-    fixed cost (time of 0 bytes) of all but one; whatever waited for any part waits for it. Larger
-    all-reduces are not split, since the sizes of their tensors are not recorded.
-
-    Parameters
-    ----------
-    job
-        Dependency graph with steps; all-reduces of unknown size stay.
-    size
-        Least bytes of a merged all-reduce.
-    """
-    rows = _exchanges(job, size)
-    if rows.is_empty():
-        return job, 0
-    known = job.edges.join(
-        rows.select(target="finish", bucket="length"), on="target", how="left",
-        maintain_order="left",
-    ).join(
-        rows.filter(pl.col("finish") != pl.col("last")).select(source="finish", later="last"),
-        on="source", how="left", maintain_order="left",
-    )  # fmt: skip
-    done = pl.col("kind").is_in(_DONE) & pl.col("bucket").is_not_null()
-    awaits = pl.col("kind").is_in(_AWAITED) & pl.col("later").is_not_null()
-    for waits in (awaits, pl.lit(value=False)):  # what leads to the last one cannot wait for it
-        kept, order, complete = ordered(_changed(known, done, waits), job.graph.time.size)
-        if complete:
-            break
-    number = known.select(((done & (pl.col("bucket") != pl.col("weight"))) | waits).sum()).item()
-    graph = replace(job.graph, edges=kept.select(job.graph.edges.columns), order=order)
-    return job.changed(graph, kept), int(number)
-
-
-def overlapped(job: Job) -> tuple[Job, int]:
-    """Let what waits for communication wait for other work before it on its stream, if any.
-
-    Return the new job, and the number of changed edges.
-    """
-    other = pl.when(pl.col("work") != "comm").then("finish").forward_fill().over(LANE)
-    rows = job.moments.ops.select(source="finish", earlier=other)
-    known = job.edges.join(rows, on="source", how="left", maintain_order="left")
-    moved = Overlap().touches() & pl.col("earlier").is_not_null()
-    edges = known.with_columns(
-        source=pl.when(moved).then("earlier").otherwise("source"),
-        of_source=pl.when(~moved.fill_null(value=False)).then("of_source"),
-    ).drop("earlier")
-    graph = replace(job.graph, edges=edges.select(job.graph.edges.columns))
-    return job.changed(graph, edges), known.select(moved.sum()).item()
-
-
-def _changed(known: pl.DataFrame, done: pl.Expr, waits: pl.Expr) -> pl.DataFrame:
-    """Return the edges `known` with the lengths and nodes that they have after merging all-reduces.
-
-    Edges within an all-reduce (`done`) get the length in the column ``bucket``; edges from its end
-    (`waits`) start at the node in the column ``later``, the end of the merged all-reduce.
-    """
-    return known.with_columns(
-        weight=pl.when(done).then("bucket").otherwise("weight"),
-        source=pl.when(waits).then("later").otherwise("source"),
-    ).drop("bucket", "later")
+        Consecutive all-reduces of a step on a stream are merged until they have `size` bytes. A
+        merged all-reduce starts when its last part started, and takes the total time of its parts,
+        less the fixed cost (time of 0 bytes) of all but one; whatever waited for any part waits for
+        it. Larger all-reduces are not split, since the sizes of their tensors are not recorded;
+        those of unknown size stay.
+        """
+        rows = _exchanges(job, self.size)
+        if rows.is_empty():
+            return job, 0
+        known = job.edges.join(
+            rows.select(target="finish", bucket="length"), on="target", how="left",
+            maintain_order="left",
+        ).join(
+            rows.filter(pl.col("finish") != pl.col("last")).select(source="finish", later="last"),
+            on="source", how="left", maintain_order="left",
+        )  # fmt: skip
+        done = pl.col("kind").is_in(_DONE) & pl.col("bucket").is_not_null()
+        awaits = pl.col("kind").is_in(_AWAITED) & pl.col("later").is_not_null()
+        for waits in (awaits, pl.lit(value=False)):  # what leads to the last one cannot wait for it
+            merged = known.with_columns(
+                weight=pl.when(done).then("bucket").otherwise("weight"),
+                source=pl.when(waits).then("later").otherwise("source"),
+            ).drop("bucket", "later")
+            kept, order, complete = ordered(merged, job.graph.time.size)
+            if complete:
+                break
+        number = known.select(
+            ((done & (pl.col("bucket") != pl.col("weight"))) | waits).sum()
+        ).item()
+        graph = replace(job.graph, edges=kept.select(job.graph.edges.columns), order=order)
+        return job.changed(graph, kept), int(number)
 
 
 def exchanged_bytes(job: Job) -> pl.Series:
@@ -232,11 +202,8 @@ class Bandwidth:
 
     def touches(self) -> pl.Expr:
         """Select transfers limited by links of type `link`; ``collective``: all collectives."""
-        over = pl.col("work") == "comm" if self.link == "collective" else pl.lit(value=True)
-        is_selected = pl.col("op_kind") == "collective" if self.link == "collective" else (
-            pl.col("link") == self.link
-        )  # fmt: skip
-        return pl.col("kind").is_in(_DONE) & is_selected & over
+        column = "op_kind" if self.link == "collective" else "link"
+        return pl.col("kind").is_in(_DONE) & (pl.col(column) == self.link)
 
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
@@ -369,21 +336,34 @@ class NoSync:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Change (perfect overlap): only other communication waits for communication between GPUs."""
+    """Change (perfect overlap): computations do not wait for communication."""
 
     label: str = "perfect overlap"
 
     def touches(self) -> pl.Expr:
         """Select the edges by which anything but communication waits for communication."""
-        return (
-            pl.col("kind").is_in(_WAITS)
-            & (pl.col("of_source") == "comm")
-            & pl.col("work").ne_missing(pl.lit("comm"))
-        )
+        waits = pl.col("kind").is_in(_WAITS) & (pl.col("of_source") == "comm")
+        return (waits & pl.col("work").ne_missing(pl.lit("comm"))).fill_null(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return a negative length, by which the edges delay nothing, for both bounds."""
-        return pl.lit(HOLDS_NOTHING, pl.Int64)
+        """Return the length that `made` gave the edges, for both bounds."""
+        return pl.col("weight")
+
+    def made(self, job: Job) -> tuple[Job, int]:
+        """Let what waits for communication wait for other work before it on its stream, if any."""
+        other = pl.when(pl.col("work") != "comm").then("finish").forward_fill().over(LANE)
+        rows = job.moments.ops.select(source="finish", earlier=other)
+        known = job.edges.join(rows, on="source", how="left", maintain_order="left")
+        freed = pl.when(pl.col("earlier").is_null()).then(HOLDS_NOTHING).otherwise("weight")
+        edges = known.with_columns(
+            source=pl.when(self.touches())
+            .then(pl.coalesce("earlier", "source"))
+            .otherwise("source"),
+            weight=pl.when(self.touches()).then(freed).otherwise("weight"),
+        ).drop("earlier")
+        return job.changed(
+            replace(job.graph, edges=edges.select(job.graph.edges.columns)), edges
+        ), 0
 
 
 def _has_name(pattern: str) -> pl.Expr:

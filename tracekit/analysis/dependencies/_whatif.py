@@ -19,9 +19,7 @@ from tracekit.analysis.dependencies._changes import (
     Overlap,
     Speed,
     Workers,
-    bucketed,
     exchanged_bytes,
-    overlapped,
     parse_changes,
 )
 from tracekit.analysis.dependencies._descriptions import UNTOLD
@@ -205,12 +203,9 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     """
     number = 0
     for change in changes:
-        if isinstance(change, Bucket):
-            job, number = bucketed(job, change.size)
-    overlaps = any(isinstance(each, Overlap) for each in changes)
-    if overlaps:
-        job, moved = overlapped(job)
-        number += moved
+        if isinstance(change, Bucket | Overlap):
+            job, made = change.made(job)
+            number += made
     slowest, fastest = _submitted(job, changes)
     # A faster loader may shorten the time from one batch to the next.
     paces = (pl.col("kind") == "pace") & any(isinstance(each, Loader) for each in changes)
@@ -229,6 +224,7 @@ def _replayed(job: Job, base: _Replay, label: str, changes: Sequence[Change]) ->
     delays = np.where(inside, share, 1.0) * graph.delays
     delays = delays.astype(graph.delays.dtype)
     shortest = job.steps(graph.replayed(fast["weight"], delays))
+    overlaps = any(isinstance(each, Overlap) for each in changes)
     least = _least_ns(job, fast) if overlaps else 0.0
     late = _unexplained(slowest, time, longest, slow["weight"])
     return _Replay(label, number, shortest, longest, late, least)
@@ -369,13 +365,13 @@ def _unexplained(
 def _least_ns(job: Job, edges: pl.DataFrame) -> float:
     """Return the time in which bytes move between GPUs, on the GPU where that is longest."""
     first, last = job.bounds["start"].min(), job.bounds["end"].max()
-    done = edges.filter(pl.col("kind").cast(pl.String).is_in(["work", "transfer"]))
+    done = edges.filter(pl.col("kind").is_in(["work", "transfer"]), pl.col("work") == "comm")
     took = done.group_by("op").agg(took=pl.col("weight").max())
-    ops = job.moments.ops.filter((pl.col("start") >= first) & (pl.col("start") < last))
+    ops = job.moments.ops.filter(pl.col("start").is_between(first, last, closed="left"))
     spans = ops.join(took, on="op").with_columns(start=pl.col("end") - pl.col("took"))
     length = (pl.col("end") - pl.col("start")).sum()
-    moving = merged(spans.filter(pl.col("work") == "comm"), ["device"])
-    most: Any = moving.group_by("device").agg(length=length)["length"].max() or 0
+    moving = merged(spans, ["device"]).group_by("device").agg(length=length)
+    most: Any = moving["length"].max() or 0
     return float(most) / job.bounds.height
 
 

@@ -375,10 +375,6 @@ def _measured(trace: Trace, skip: Skip) -> dict[str, Any]:
 def _lengths(work: Work, trace: Trace, skip: Skip) -> dict[str, Any]:
     if trace["iterations"].head(1).collect().is_empty() and skip in (0, "auto"):
         return _without_steps(work.trace)
-    if trace["iterations"].head(1).collect().is_empty():
-        raise UsageError(
-            "this run has no iterations", "name or record ranges of steps: --iteration REGEX"
-        )
     found = per_iteration(trace, ("stage",), skip=skip)
     if not found.iterations:  # no launch of what the devices did is known, or none is whole
         return _without_steps(work.trace)
