@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,8 +11,10 @@ from pathlib import Path
 import polars as pl
 
 from tracekit.model import REPORTS, Maker, Stream
+from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._seen import OPEN, Seen
 from tracekit.support.progress import Progress
+from tracekit.support.spool import Workspace
 
 _INT32 = (1 << 31) - 1
 OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
@@ -21,6 +24,18 @@ OPS, HOST = ("pid", "device", "src_device", "dst_device"), ("pid", "tid")
 def small(number: pl.Expr) -> pl.Expr:
     """Return ids from 0 to 2^31 - 1; null for other values, which mean "not set"."""
     return pl.when(number.is_between(0, _INT32)).then(number)
+
+
+class Gathered:
+    """Base of the ops, calls and ranges of all processes in a file, and counts of dropped rows."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._ops, self._calls, self._ranges = (
+            Seen((), workspace, *identities) for identities in (OPS, HOST, HOST)
+        )
+        self._counts: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
+        self._names = KernelNames()
 
 
 class Identities:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,10 +30,9 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._export_tables import check_columns, coercions
-from tracekit.sources._identities import HOST, OPS, Identities, contents, report, steps
-from tracekit.sources._kernel_names import KernelNames
+from tracekit.sources._identities import HOST, Gathered, Identities, contents, report, steps
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
-from tracekit.sources._seen import Seen, backward, counted
+from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.rocprof._agents import described, mapping
 from tracekit.sources.sqlite import SqliteFile, SqlType
@@ -247,17 +245,12 @@ class _Set:
         return launch_of({name: value for name, value in row.items() if value is not None})
 
 
-class _Gathered:
+class _Gathered(Gathered):
     """Ops, calls, ranges and memory of all processes in a rocpd file; counts of dropped rows."""
 
     def __init__(self, file: SqliteFile, workspace: Workspace) -> None:
         self._file = file
-        self._ops, self._calls, self._ranges = (
-            Seen((), workspace, *identities) for identities in (OPS, HOST, HOST)
-        )
-        self._counts: Counter[str] = Counter()
-        self._lost: Counter[str] = Counter()
-        self._names = KernelNames()
+        super().__init__(workspace)
         self._pids: dict[tuple[str, int], int] = {}
         self._memory: list[pl.DataFrame] = []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,9 +26,8 @@ from tracekit.sources._amd import (
     range_style,
     threads_launched,
 )
-from tracekit.sources._identities import HOST, OPS, Identities, contents, report
-from tracekit.sources._kernel_names import KernelNames
-from tracekit.sources._seen import Seen, backward, counted
+from tracekit.sources._identities import Gathered, Identities, contents, report
+from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, first_of_each, head_of
 from tracekit.sources.kineto._event_frame import text_of
@@ -245,17 +243,12 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
     return gathered.recording([each if isinstance(each, dict) else {} for each in listed])
 
 
-class _Gathered:
+class _Gathered(Gathered):
     """Ops, calls and ranges of all processes in rocprofv3's JSON, and counts of dropped records."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
-        self._ops, self._calls, self._ranges = (
-            Seen((), workspace, *identities) for identities in (OPS, HOST, HOST)
-        )
-        self._counts: Counter[str] = Counter()
-        self._lost: Counter[str] = Counter()
-        self._names = KernelNames()
+        super().__init__(workspace)
         self._symbols = pl.DataFrame(schema={"process": pl.Int64, "kernel": pl.Int64,
                                              "name": pl.String})  # fmt: skip
         self._texts = self._symbols.rename({"kernel": "correlation", "name": "text"})

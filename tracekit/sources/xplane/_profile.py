@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,9 @@ from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import RANGE_STYLE, Recording
 from tracekit.sources._amd import BLOCK, GRID, copies, kernels
 from tracekit.sources._copies import memsets
-from tracekit.sources._identities import HOST, OPS, Identities, contents, report
-from tracekit.sources._kernel_names import KernelNames
+from tracekit.sources._identities import HOST, Gathered, Identities, contents, report
 from tracekit.sources._launch_size import launch_size
-from tracekit.sources._seen import Seen, absences, counted, no_work
+from tracekit.sources._seen import absences, counted, no_work
 from tracekit.sources._times import FARTHEST, Times
 from tracekit.sources.sqlite import decoded
 from tracekit.sources.xplane._wire import (
@@ -101,17 +99,12 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
     return gathered.recording()
 
 
-class _Gathered:
+class _Gathered(Gathered):
     """Ops, calls and ranges of an XLA profile, with times in ns, and counts of dropped events."""
 
     def __init__(self, path: Path, workspace: Workspace) -> None:
         self._path = path
-        self._ops, self._calls, self._ranges = (
-            Seen((), workspace, *identities) for identities in (OPS, HOST, HOST)
-        )
-        self._counts: Counter[str] = Counter()
-        self._lost: Counter[str] = Counter()
-        self._names = KernelNames()
+        super().__init__(workspace)
         self._devices: list[dict[str, object]] = []
         self._threads: list[tuple[int, int, str]] = []
         self._hosts: list[str] = []
