@@ -1054,6 +1054,15 @@ def test_a_mean_that_one_step_decides_is_told(long: int) -> None:
     assert diagnose(trace).meta.get("median_step_ns") == (None if long == STEP else told)
 
 
+def test_advice_to_runs_that_dali_feeds_names_its_options() -> None:
+    builder = TraceBuilder()
+    builder.range(0, 5, "[DALI][Executor] RunCPU", domain="DALI")
+    (advice,) = (text for text in _advice() if "`prefetch_factor=`" in text)
+    said = in_words_of(builder.trace(), advice)
+    assert "`num_threads=`), a longer prefetch (`prefetch_queue_depth=`), or preparing" in said
+    assert not re.search(_OF_OTHERS, said)
+
+
 def test_without_steps_wins_are_unknown() -> None:
     b = TraceBuilder()
     _op(b, 0, 10, 500 * US)

@@ -259,7 +259,7 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
 
 
 def in_words_of(trace: Trace, advice: str) -> str:
-    """Return advice in which names of PyTorch and CUDA are replaced by JAX's and HIP's, if used.
+    """Return advice in which names of PyTorch and CUDA are replaced by JAX's, DALI's and HIP's.
 
     If the framework is unknown, PyTorch's names stay, as examples.
     """
@@ -269,7 +269,7 @@ def in_words_of(trace: Trace, advice: str) -> str:
 
 
 def _words(trace: Trace) -> list[tuple[str, str]]:
-    """Return pairs (name, replacement) for runs of JAX or other XLA, and for AMD GPUs.
+    """Return pairs (name, replacement) for runs of JAX or other XLA, of DALI, and for AMD GPUs.
 
     A run whose only sign of XLA is the NVTX domain TSL is not one of them, as TensorFlow without
     XLA uses it, too.
@@ -280,6 +280,7 @@ def _words(trace: Trace) -> list[tuple[str, str]]:
     marks = trace["ranges"].filter(domain == "TSL", name.str.contains("^(Thunk|Xla)"))
     some = {
         "jax": RunFacts(trace).recorders == ["jax.profiler"] or marks.head(1).collect().height,
+        "dali": trace["ranges"].filter(domain == "DALI").head(1).collect().height,
         "hip": makers.str.contains("(?i)amd|radeon").any() or calls.head(1).collect().height,
     }
     words = read_toml(schemas() / "findings" / "words.toml")

@@ -101,7 +101,7 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
     if not outside + inside:
         return Assumption(name, "untested", None, "no kernel is named after gradients")
     evidence = (
-        f"of the time of kernels that are named after gradients {outside / 1e6:,.3f} of "
+        f"of the time of kernels that have names of backward passes alone {outside / 1e6:,.3f} of "
         f"{(outside + inside) / 1e6:,.3f} ms are in forward passes"
     )
     fails = outside > THRESHOLDS.named_before * (outside + inside)
