@@ -156,7 +156,8 @@ PUBLIC = {
     """,
     "tracekit.engine": """
         BY_RANGE BY_SEQUENCE Counted DeviceSums GroupTally GroupTotals Lines NEEDED Named
-        Numbers RangeLayers Receivers StageSums StageTally Summed Work by_host chosen_steps
+        Numbers RangeLayers Receivers StageSums StageTally Summed Work begun_in_steps by_host
+        chosen_steps
         chosen_windows counted_steps cut extended first_iterations hand_out has_ops host_marks
         inclusive_kernels inclusive_ranges innermost_stretches inside_steps
         iterations_in kept_sums latest launch_groups layered_lengths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -95,18 +96,20 @@ def test_evaluation_that_only_some_runs_hold_is_told() -> None:
 
 
 def test_input_of_another_size_is_told() -> None:
-    """Steps that copy twice the input, or 4 % more, which is alike."""
+    """Steps that copy twice the input, or 4 % more, which is alike, or half of it between steps."""
     runs = []
-    for name, size in (("a", 100), ("b", 200), ("c", 104), ("d", 198)):
+    for name, size in (("a", 100), ("b", 200), ("c", 104), ("d", 198), ("e", 50)):
         b = TraceBuilder()
         b.op("weights", 0, kind="h2d", bytes=size, stage="WU", iteration=0)
-        for step, stage in enumerate(("IO", "IO", "OTHER")):  # the latter of a server
-            row = {"stage": stage, "bytes": size * 10_000, "iteration": step}
-            b.op("x", 10 + step, kind="h2d", **row)
-        if name == "c":  # on a second GPU as well, whose process numbers its steps apart
-            for step in range(3):
-                row = {"stage": "IO", "bytes": size * 10_000, "iteration": 7 + step}
-                b.op("x", 10 + step, kind="h2d", thread=10, device=1, **row)
+        gpus = (0, 1) if name == "c" else (0,)  # whose process numbers its steps apart
+        for gpu, (step, stage) in itertools.product(gpus, enumerate(("IO", "IO", "OTHER"))):
+            at, thread = 100 * step, 10 * gpu  # the last stage is that of a server
+            row = {"device": gpu, "thread": thread, "bytes": size * 10_000, "stage": stage}
+            b.iteration(7 * gpu + step, at, at + 90, thread=thread, whole=True)
+            b.op("gemm", at + 1, device=gpu, thread=thread, iteration=7 * gpu + step)
+            b.op("x", at + 10, kind="h2d", iteration=7 * gpu + step, **row)
+            if name == "e":
+                b.op("x", at + 95, kind="h2d", **row)
         runs.append(Recorded(b.trace(), name, {}))
     assert unlike(runs) == [
         "a step copies 1.000 MB of input to a GPU in a and 2.000 in b: batches may differ"

@@ -46,6 +46,15 @@ def test_volumes_and_times_of_a_step() -> None:
     assert "flops" not in found
 
 
+def test_input_that_is_copied_between_steps_is_of_the_next_one() -> None:
+    """A loader copies on a thread of its own: before the first step, in it, and before the next."""
+    b = two_steps()
+    for at, launch in ((-5, -5), (20, 20), (95, 95)):
+        b.op("copy", at * MS, start=at * MS + launch, kind="h2d", bytes=1_000_000, thread=1)
+    found = job_features(b.attributed(), {}, "run")
+    assert found["input_bytes"] == pytest.approx(7_000_000)
+
+
 def test_the_first_steps_can_be_left_out() -> None:
     b = two_steps()
     b.op("extra_sgemm", 60, start=72 * MS, end=82 * MS)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracekit.engine._stage_sums import DeviceSums, StageSums, StageTally, kept_sums
     from tracekit.engine._steps import (
         Counted,
+        begun_in_steps,
         by_host,
         chosen_steps,
         counted_steps,

@@ -80,6 +80,12 @@ def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     return clipped.filter(pl.col("window").is_in(counted.implode()))
 
 
+def begun_in_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the intervals that begin in windows with ``counts``, with their ``iteration``."""
+    begun = inside_steps(spans.drop("iteration", strict=False), windows).filter("counts")
+    return begun.with_columns(iteration=windows["iteration"].gather(begun["window"]))
+
+
 AskedSteps: TypeAlias = str | int | Sequence[int]
 AskedTimes: TypeAlias = str | Sequence[str | int]
 

@@ -17,6 +17,7 @@ from tracekit.analysis.comparison._headline import Metric, check_metric
 from tracekit.analysis.facts import verdicts_note
 from tracekit.analysis.statistics import Floats, Skip
 from tracekit.analysis.step_sums import per_iteration, steps_of
+from tracekit.engine import begun_in_steps, numbered_alike, step_windows
 from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
 from tracekit.support.wording import count, skipped_text, summary, text_of
@@ -31,6 +32,7 @@ _FAR, _FAR_SHARE = 5, 0.01
 _MOST_FAR = 3
 _FED = 0.2
 """Bytes of input of a step that differ by up to half of this (logarithms) count as alike: 10 %."""
+_COPY = ["process", "device", "start", "end", "bytes"]
 _CELL = ["process", "device", "iteration"]
 _SURE = 0.01
 _ALIKE = 1.0
@@ -135,9 +137,11 @@ def unlike(runs: Sequence[Recorded]) -> list[str]:
     """
     bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
     is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)
-    in_steps = [run.trace["ops"].drop_nulls("iteration") for run in runs]
-    of_steps = [ops.filter(is_fed).group_by(_CELL).agg(bytes_) for ops in in_steps]
-    amounts = [each.select(pl.col("bytes").median()).collect().item() for each in of_steps]
+    copies = [run.trace["ops"].filter(is_fed).select(_COPY).collect() for run in runs]
+    steps = [step_windows(numbered_alike(run.trace)) for run in runs]
+    fed = [each.drop_nulls("iteration") for each in map(begun_in_steps, copies, steps)]
+    of_steps = [each.group_by(_CELL).agg(bytes_) for each in fed]
+    amounts = [each.select(pl.col("bytes").median()).item() for each in of_steps]
     unlike = {
         about: f"a step copies {amounts[0] / 1e6:,.3f} MB of input to a GPU in {runs[0].name} and "
         f"{amount / 1e6:,.3f} in {run.name}: batches may differ"

@@ -18,6 +18,7 @@ from tracekit.analysis.studies._measured_elsewhere import check_values, text_tab
 from tracekit.analysis.studies._study import study_row
 from tracekit.analysis.traffic import AMONG_GPUS, copy_transfers
 from tracekit.engine import (
+    begun_in_steps,
     has_ops,
     inside_steps,
     numbered_alike,
@@ -241,13 +242,14 @@ def job_features(
     kept = ordered.filter(pl.int_range(pl.len()).over("process") >= skipped)
     steps = kept.select(*_KEY, steps=pl.len().over("process"))
     owners = row["devices"]
-    copies = copy_transfers(trace).filter(pl.col("method") == "h2d")
+    copies = copy_transfers(trace).filter(method="h2d").rename({"dst_device": "device"})
+    fed = begun_in_steps(copies, step_windows(trace, skipped))
     return {
         "job": name,
         "architecture": None if row["gpus"] is None else _architecture(trace, row),
         "workers": row["gpus"],
         "batch": row["batch"],
-        "input_bytes": _per_step(copies.select(*_KEY, "bytes"), steps, owners),
+        "input_bytes": _per_step(fed, steps, owners),
         "weight_bytes": _weight_bytes(trace, steps, owners, row["method"]),
         "measured_s": row["step_ns"] * _S,
         **_busy(trace, skipped),
