@@ -53,7 +53,7 @@ PUBLIC = {
         FINDINGS KERNELS_OF NOTICED RULES WORSE against diagnose longest_examples stragglers
     """,
     "tracekit.analysis.hangs": "find_hang find_hang_in_run",
-    "tracekit.analysis.idle_time": "idle idle_ranges",
+    "tracekit.analysis.idle_time": "idle idle_by idle_ranges",
     "tracekit.analysis.straggler_cost": "straggler_cost",
     "tracekit.analysis.studies": """
         basis_of BatchScope Bubbles COMPONENTS Hardware JOBS MEDIA Published beside

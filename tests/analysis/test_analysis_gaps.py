@@ -11,8 +11,9 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracekit.analysis.idle_account import _idle_gaps, _idle_pieces, last_to_work, own_pieces_in
 from tracekit.analysis.idle_account._idle_gaps import AHEAD_NS, gaps_of
-from tracekit.model import TABLES, Trace
+from tracekit.model import TABLES, Stretch, Trace
 from tracekit.support import batches
 
 _OPS = st.tuples(
@@ -109,3 +110,59 @@ def test_a_run_without_ops_has_no_gaps() -> None:
         schema={name: TABLES["ops"].schema[name] for name in ("process", "device", "start", "end")}
     )
     assert gaps_of(Trace.of({}), windows).is_empty()
+
+
+@pytest.mark.parametrize("by_process", [False, True])
+@settings(max_examples=examples(25, thorough=600), deadline=None)
+@given(
+    rows=st.lists(_OPS, min_size=1, max_size=30),
+    waits=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), max_size=4),
+    start=st.integers(0, 30),
+    length=st.integers(1, 20),
+)
+def test_idle_time_rests_on_the_ops_near_it_alone(
+    rows: list[tuple[int, int, int, int, int | None, str, bool]],
+    waits: list[tuple[int, int, int]],
+    start: int,
+    length: int,
+    by_process: bool,
+) -> None:
+    ops = TABLES["ops"].conform(_ops(rows))
+    calls = [
+        {"call": number, "report": 0, "process": 0, "thread": thread, "start": start,
+         "end": start + length, "name": "cudaDeviceSynchronize"}
+        for number, (thread, start, length) in enumerate(waits)
+    ]  # fmt: skip
+    known = {"calls": TABLES["calls"].conform(pl.DataFrame(calls))} if calls else {}
+    trace = Trace.of({"ops": ops, **known})
+    owners = ops.select("process", "device").unique().sort("process", "device")
+    if not by_process:
+        owners = owners.select("device", process=pl.lit(None, pl.Int32)).unique().sort("device")
+    windows = owners.with_columns(start=start, end=start + length, iteration=None).cast(
+        dict.fromkeys(("start", "end", "iteration"), pl.Int64)
+    )
+    found = []
+    for is_whole in (False, True):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_idle_gaps, "_REACH_NS", 1)
+            if is_whole:
+                patched.setattr(_idle_pieces, "near", lambda trace, *_: trace)
+            own = own_pieces_in(trace.limited_to(Stretch()), windows, last_to_work(trace, windows))
+        pieces = own.pieces.drop("gap", "pair", "window", strict=False)
+        found.append(sorted(pieces.rows(), key=repr))
+    assert found[0] == found[1]
+
+
+def test_ops_far_from_windows_are_not_read() -> None:
+    thread: int | None = 0
+    queued = [(0, 0, 10 * number, 8, thread, "FP", True) for number in range(1_000)]
+    trace = Trace.of({"ops": TABLES["ops"].conform(_ops(queued))})
+    windows = pl.DataFrame(
+        {"process": [None], "device": [0], "start": [5_003], "end": [5_046]},
+        schema={"process": pl.Int32, "device": pl.Int32, "start": pl.Int64, "end": pl.Int64},
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(_idle_gaps, "_REACH_NS", 1)
+        ops = _idle_gaps.near(trace, windows, last_to_work(trace, windows)).read("ops")
+    # One is the last before which the host was ahead, and one ends the last gap.
+    assert ops["start"].to_list() == [5_000, 5_010, 5_020, 5_030, 5_040, 5_050]

@@ -20,7 +20,7 @@ from tracekit.analysis.idle_account import idle_pieces, pairs_of
 from tracekit.analysis.idle_account._idle_gaps import behind_blocks, gaps_of
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
-from tracekit.model import TABLES, Trace
+from tracekit.model import TABLES, Stretch, Trace
 
 US = 1000
 KEYS = ("cause", "stage,rank", "range,cause")
@@ -99,6 +99,17 @@ def test_a_silent_stretch_is_idle_time_of_each_gpu_that_waits_in_it(processes: i
         _launched(b, at, at + 4, at + 10, at + 900, thread=10 * (processes - 1), device=1)
     [told] = idle(b.trace()).meta["warnings"]
     assert "in 1 stretch of idle time, 5.000 ms in all (>99.9 % of it)" in told
+
+
+def test_a_pause_of_the_recording_is_told_of_the_idle_time_asked_for() -> None:
+    """A pause outside of the selection was told, too."""
+    b = _simple(5_000 * US)
+    _launched(b, 6_000 * US, 6_000 * US + 4, 6_000 * US + 10, 6_001 * US)
+    parts = {(5_100, 6_000): None, (3_000, 6_000): "in 1 stretch of idle time, 2.001 ms in all"}
+    for between, text in parts.items():
+        stretch = Stretch(between=(between[0] * US, between[1] * US))
+        warned = idle(b.trace().limited_to(stretch)).meta.get("warnings", [])
+        assert [text in each for each in warned] == [True] * (text is not None), warned
 
 
 def test_a_late_launch_is_split_from_the_launch_itself() -> None:

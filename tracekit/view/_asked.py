@@ -21,6 +21,7 @@ from tracekit.analysis import step_detail
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.diagnosis import longest_examples
 from tracekit.analysis.idle_account import CAUSES
+from tracekit.analysis.idle_time import idle_by
 from tracekit.analysis.statistics import outliers
 from tracekit.errors import UsageError
 from tracekit.model import STAGES, Run
@@ -75,7 +76,8 @@ class AskedRun(Run, Protocol):
 
     breakdown: Any
     diagnose: Any
-    idle: Any
+    require_memory: Any
+    within: Any
 
     def export(
         self, path: Path, *, to: str = "", iterations: tuple[int, int] | None = None
@@ -234,7 +236,9 @@ class AskedRuns:
             answer = sampled(seen.run.trace, by, start, end, gpus)
             options = [str(answer.meta["query"])]
         elif by == _IDLE:
-            answer = seen.run.idle.answer(by=keys, between=(start, end))
+            seen.run.require_memory(_IDLE)
+            part = seen.run.within(between=(start, end))
+            answer = idle_by(part.trace, keys.split(","), waits=False).warning(part.warnings)
         elif gpus:
             answer = seen.run.breakdown.answer(by=keys, between=(start, end))
         else:
@@ -244,7 +248,7 @@ class AskedRuns:
             answer = answer.choosing(where or ())
         meta = {} if gpus else answer.meta  # of all GPUs
         rows = answer.rows.head(_MOST_ROWS)
-        text = to_json(answer.command, answer.run, meta, rows)
+        text = to_json(answer.command, seen.run.name, meta, rows)
         command = ["tracekit", answer.command, seen.run.name, *options]
         command += [] if self._store is None else ["--store", str(self._store)]
         return {

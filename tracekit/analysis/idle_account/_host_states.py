@@ -73,7 +73,7 @@ def waits(trace: Trace) -> pl.DataFrame:
     (from memory that is not pinned, the host copies first); and calls that the profiler marks as
     waiting.
     """
-    by_name = trace.once(_telling_calls).lazy().filter(_is_named(trace, _IS_WAIT))
+    by_name = trace.once(_telling_calls, of_all=True).lazy().filter(_is_named(trace, _IS_WAIT))
     waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
         "process", "correlation"
     ).drop_nulls("correlation").unique().collect()  # fmt: skip
@@ -105,7 +105,9 @@ def _copy_name() -> pl.Expr:
 
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name`` (times in ns): calls that allocate or free memory."""
-    found = trace.once(_telling_calls).filter(_is_named(trace, _NAME.str.contains(_ALLOCATING)))
+    found = trace.once(_telling_calls, of_all=True).filter(
+        _is_named(trace, _NAME.str.contains(_ALLOCATING))
+    )
     return found.select("thread", "start", "end", _NAME)
 
 
@@ -115,7 +117,7 @@ def loads(trace: Trace) -> pl.DataFrame:
     A launching call longer than `QUEUED_NS` is taken to load code if the op that it launches starts
     more than `QUEUED_NS` after the begin of the call, or is unknown.
     """
-    calls = trace.once(_telling_calls).select("thread", "start", "end", "name")
+    calls = trace.once(_telling_calls, of_all=True).select("thread", "start", "end", "name")
     known = calls.filter(_is_named(trace, _NAME.str.contains(_LOADING)))
     launches = calls.filter(_is_long_launch(trace))
     prompt = trace["ops"].filter(
@@ -233,7 +235,7 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     asleep
         ``thread, start, end``: sleeps of all threads.
     """
-    made = trace.once(_telling_calls).filter(_is_named(trace, _IS_OF_CODE))
+    made = trace.once(_telling_calls, of_all=True).filter(_is_named(trace, _IS_OF_CODE))
     built = made.select("process", "start", "end", name=_NAME)
     if built.is_empty():
         return gaps.select("pair", "start", "end", name=pl.lit(None, pl.String)).clear()

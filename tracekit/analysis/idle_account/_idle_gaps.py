@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -119,6 +120,9 @@ _TARGET = [*_LATE, "brings_input"]
 _INPUT_BYTES = 1 << 16
 """Least bytes of a copy from the host that brings a batch; smaller ones may be of a few numbers."""
 _NEEDED = [*_LATE, "device", "start", "end", "kind", "bytes"]
+_REACH_NS, _FURTHER = 10_000_000, 8
+"""Least time around windows in which ops are looked for, ns, and how much further each next time.
+"""
 
 
 def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
@@ -153,6 +157,91 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
             gaps, ends = _between_ops(trace, line)
     found = pl.concat([gaps, _behind(trace, ends, windows, line)], how="diagonal")
     return found.sort("device", "start", "end", maintain_order=True).with_row_index("gap")
+
+
+def near(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Trace:
+    """Return the run with only the ops that decide on idle time inside of `windows`.
+
+    These begin where each GPU's host was last ahead before the windows, since its waits from then
+    on count, and end with its next op that no data loader launched. If GPUs may wait for each
+    other, all ops are kept: such waits are passed on from GPU to GPU, however far.
+
+    Parameters
+    ----------
+    trace
+        The run.
+    windows
+        As for `gaps_of`.
+    ending
+        The GPUs that end steps, from `last_to_work`.
+    """
+    if windows.is_empty() or trace.once(_may_hold, of_all=True):
+        return trace
+    begin, end = min([*windows["start"], *ending["since"]]), max(windows["end"])
+    owners = windows.select(["device"] if windows["process"].null_count() else _OWNER).unique()
+    kept = trace.once(_kept_near)
+    for since, until, gpus, found in kept:  # mostly windows of the same time, such as its steps
+        lines = found.once(_between_ops)[1]
+        is_known = (
+            owners["device"].is_in(gpus.implode()).all() and lines["device"].is_unique().all()
+        )
+        is_known &= owners.join(lines, on=owners.columns, how="anti").is_empty()
+        if is_known and since <= begin and end <= until:
+            return found
+    ops, start, loaders = trace["ops"], pl.col("start"), trace.once(loading_threads, of_all=True)
+    reach = max((end - begin) // _FURTHER, _REACH_NS)
+    around = partial(_furthest, owners=owners, edges=(begin, end), reach=reach)
+    ahead = ops.filter(start < begin, start - pl.col("launch_end") > AHEAD_NS)
+    if (lead := around(ahead, -pl.col("launch_end"))) is not None:
+        ops = ops.filter(pl.col("end") > AHEAD_NS - lead)
+    by_loader = pl.col("launch_thread").is_in(loaders.implode()).fill_null(value=False)
+    if (last := around(trace["ops"].filter(start >= end, ~by_loader), start)) is not None:
+        ops = ops.filter(start <= last)
+    found = trace.with_part({"ops": ops})
+    kept[:] = [(begin, end, owners["device"], found)]
+    return found
+
+
+def _kept_near(_: Trace) -> list[tuple[int, int, pl.Series, Trace]]:
+    """Return a list, empty at first, for the last result of `near`, and its time and GPUs."""
+    return []
+
+
+def _furthest(
+    ops: pl.LazyFrame, bound: pl.Expr, owners: pl.DataFrame, edges: tuple[int, int], reach: int
+) -> int | None:
+    """Return the largest of the owners' least `bound`; None if `ops` has none of an owner.
+
+    Ops are looked for up to `reach` ns before and after the time `edges`, and then further away.
+    """
+    while True:
+        is_near = pl.col("start").is_between(edges[0] - reach, edges[1] + reach)
+        least = ops.filter(is_near).group_by(owners.columns).agg(bound=bound.min()).collect()
+        met = owners.join(least, on=owners.columns)["bound"]
+        if met.len() == owners.height:
+            return int(max(met))
+        if ops.filter(~is_near).head(1).collect().is_empty():
+            return None
+        reach *= _FURTHER
+
+
+def _may_hold(trace: Trace) -> bool:
+    """Return whether a GPU may wait for another one: for its copy, or by an event of a process."""
+    if trace["devices"].filter("active").select(pl.len()).collect().item() == 1:
+        return False
+    if not trace.once(copying, of_all=True).is_empty():
+        return True
+    if not trace.height("event_records"):
+        return False
+    return (
+        launch_groups(trace).select("process", "device").unique()["process"].is_duplicated().any()
+    )
+
+
+def copying(trace: Trace) -> pl.DataFrame:
+    """Return ``device, src_device, dst_device``: GPUs between which ops copy."""
+    copies = trace["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
+    return copies.select("device", "src_device", "dst_device").unique().collect()
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -35,12 +35,14 @@ from tracekit.analysis.idle_account._idle_gaps import (
     holders,
     last_to_work,
     named_behind,
+    near,
     waiting_for_end,
     with_passed_on,
 )
 from tracekit.analysis.idle_account._idle_ranges import plain_name
 from tracekit.analysis.idle_account._timeline import split_at, states
 from tracekit.engine import chosen_windows, cut, with_steps
+from tracekit.model import Stretch
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -140,6 +142,8 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     ending
         The GPUs of the run that end steps, from `last_to_work`.
     """
+    trace.once(_of_threads, of_all=True)  # of the whole run
+    trace = near(trace, windows, ending)
     gaps, kept = gaps_of(trace, windows), trace.once(_kept)
     for of, found in kept:  # mostly windows of the same gaps, such as the steps of the run
         if of.equals(ending) and found.gaps.drop("pair").equals(gaps):
@@ -184,7 +188,7 @@ def _by_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     pieces = next((found for of, found in kept if of.equals(between)), None)
     if pieces is None:
         numbered = gaps.filter(is_between).drop("gap").with_row_index("gap")
-        waiting = of_pairs(trace.once(_of_threads)["waiting"], threads_of(pairs))
+        waiting = of_pairs(trace.once(_of_threads, of_all=True)["waiting"], threads_of(pairs))
         hosts = _of_hosts(trace, numbered, pairs)
         pieces = pl.concat(
             _credited(_by_host(trace, group, pairs, hosts), waited_before(group, waiting))
@@ -209,7 +213,7 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
     trace
         The run.
     windows
-        As for `gaps_of`; pieces are not cut at the ends of windows.
+        As for `gaps_of`; pieces are not cut at the ends of windows, and not all beyond are there.
 
     Returns
     -------
@@ -226,7 +230,8 @@ def with_idle_causes(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
     ``idle`` is null while the GPU works; of a process's GPUs the one with the lowest number counts.
     """
-    pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
+    whole = trace.limited_to(Stretch())
+    pieces = idle_pieces(whole, idle_windows(whole, skip=0, per_iteration=False)).pieces
     first = pieces.filter(pl.col("device") == pl.col("device").min().over("process"))
     causes = first.select("process", "start", "end", idle=pl.col("cause").cast(pl.String))
     return split_at(spans, states(causes, "process", "idle"), "process", "idle")
@@ -315,7 +320,7 @@ def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return kind of host activity -> ``pair`` (of threads), ``start, end`` (ns), ``name``."""
     threads = threads_of(pairs)
-    known = trace.once(_of_threads)
+    known = trace.once(_of_threads, of_all=True)
     asleep = pl.concat([known[state] for state in _SLEEPS])
     found = {
         state: of_both(intervals, asleep, pairs)

@@ -11,7 +11,7 @@ import polars as pl
 from tracekit.analysis.calls import process_ranks
 from tracekit.analysis.facts import step_phases
 from tracekit.analysis.idle_account._host_states import pairs_of, sampled
-from tracekit.analysis.idle_account._idle_gaps import last_to_work
+from tracekit.analysis.idle_account._idle_gaps import copying, last_to_work
 from tracekit.analysis.idle_account._idle_pieces import (
     OwnPieces,
     own_pieces_in,
@@ -249,8 +249,7 @@ def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
 def copies_of(part: Trace) -> pl.DataFrame:
     """Return ``device, other``: GPUs of this part that copy to or from GPUs of other parts."""
     ends = ["src_device", "dst_device"]
-    pairs = part["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
-    seen = pairs.select("device", *ends).unique().collect().unpivot(ends, index="device")
+    seen = part.once(copying, of_all=True).unpivot(ends, index="device")
     others = seen.select("device", other="value").drop_nulls().unique()
     if others.is_empty():
         return others

@@ -9,6 +9,7 @@ import polars as pl
 
 from tracekit.analysis.idle_account._idle_pieces import idle_pieces, idle_windows
 from tracekit.analysis.idle_account._timeline import overlapping
+from tracekit.engine import cut
 from tracekit.support.wording import count, percent, time_text
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ def doubt_of_silence(trace: Trace) -> list[str]:
 
 def _of_part(trace: Trace) -> Frames:
     """Return silent stretches (``ns``, and number of ``gpus`` idle in each) and idle time, ns."""
-    pieces = idle_pieces(trace, idle_windows(trace, skip=0, per_iteration=False)).pieces
+    windows = idle_windows(trace, skip=0, per_iteration=False)
+    pieces = cut(idle_pieces(trace, windows).pieces, windows)
     of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
     waits = of_host.select("start", "end").filter(_LENGTH >= _LONG_NS)
     silent = _silent(trace, waits.unique().top_k(_EXAMINED, by=_LENGTH))

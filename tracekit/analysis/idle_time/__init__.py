@@ -6,6 +6,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.analysis.idle_account import idle_ranges
+    from tracekit.analysis.idle_time._idle import idle_by
     from tracekit.analysis.idle_time.questions import idle
 
 __getattr__, __dir__ = lazily(__name__)

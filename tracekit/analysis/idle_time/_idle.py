@@ -58,13 +58,24 @@ _MUCH = 0.05
 """Least share of idle time outside of the window, or unexplained, at which a note names it."""
 
 
-def idle(trace: Trace, keys: Sequence[str], *, skip: Skip, longest: int | None) -> Answer:
-    """Return the answer of the command `idle`: GPU idle time by keys, or the longest gaps."""
+def idle_by(
+    trace: Trace,
+    keys: Sequence[str],
+    *,
+    skip: Skip = "auto",
+    longest: int | None = None,
+    waits: bool = True,
+) -> Answer:
+    """Return the answer of the command `idle`: GPU idle time by keys, or the longest gaps.
+
+    `waits`: whether metadata say how long collectives wait, for which all of the run are matched.
+    """
     require_ops(trace)
     first = 0 if skip == "auto" else skip
     windows = idle_windows(trace, skip=first, per_iteration=is_by_steps(keys))
     found = _sums(trace, windows, keys, longest=longest or 0)
-    meta = _meta(trace, found.pieces, windows, first) | cold_meta(trace, skip)
+    collectives = _collective_wait(trace) if waits else {}
+    meta = _meta(trace, found.pieces, windows, first, collectives) | cold_meta(trace, skip)
     if doubt := doubt_of_silence(trace):
         meta["warnings"] = doubt
     meta |= numbering_meta(trace, keys)
@@ -259,14 +270,16 @@ def _evidence(pieces: pl.DataFrame) -> pl.DataFrame:
 # -- what it is measured against ---------------------------------------------------------------
 
 
-def _meta(trace: Trace, pieces: pl.DataFrame, windows: pl.DataFrame, skip: int) -> dict[str, Any]:
+def _meta(
+    trace: Trace, pieces: pl.DataFrame, windows: pl.DataFrame, skip: int, waits: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "window_ns": int((windows["end"] - windows["start"]).sum()),
         "idle_ns": int(pieces["idle_ns"].sum()),
         "devices": windows["device"].n_unique(),
         "iterations": iterations_in(trace, skip),
         "skip": skip,
-        **(waits := _collective_wait(trace)),
+        **waits,
         **_missing(trace, pieces, waits.get("missing", [])),
     }
 

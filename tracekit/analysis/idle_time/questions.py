@@ -109,6 +109,6 @@ def idle(
 
     docs/idle.md defines the causes and their evidence.
     """
-    from tracekit.analysis.idle_time._idle import idle
+    from tracekit.analysis.idle_time._idle import idle_by
 
-    return idle(trace, chosen_keys(by, _KEYS, "idle time"), skip=skip, longest=longest)
+    return idle_by(trace, chosen_keys(by, _KEYS, "idle time"), skip=skip, longest=longest)
