@@ -120,7 +120,7 @@ def test_keys_alone_find_an_op_and_what_is_around_it(
     keys.press("Enter")
     said = page.locator(".picked").text_content()
     length = wanted["end"] - wanted["start"]
-    size, unit = (10**6, "ms") if length >= 10**6 else (10**3, "µs")
+    size, unit = (10**6, "ms") if length >= 10**6 else (10**3, "us")
     assert f" · {Decimal(length) / size} {unit}, from" in said
     assert wanted["launch"] in said
     assert wanted["range"] in said

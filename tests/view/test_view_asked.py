@@ -554,6 +554,14 @@ def test_counters_are_the_first_lanes_that_are_left_out(
     assert few.lost == len(every.lanes) - len(others) > 0
 
 
+def test_all_gpus_come_before_threads_and_streams(client: Any) -> None:
+    kinds = [lane["kind"] for lane in client.data("run", run=1)["lanes"]]
+    short = [at for at, kind in enumerate(kinds) if kind in ("stages", "exposed", "idle")]
+    assert kinds.count("stages") == 2
+    assert short == list(range(len(short)))
+    assert {"range", "ops"} <= {*kinds[len(short) :]}
+
+
 def test_what_perfetto_would_take_too_long_to_load_is_refused(
     asked: AskedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,8 +37,8 @@ from tracekit.view._tiles import LOOKS, Ints, Level, Spans, Summing, Tiles, widt
 
 T = TypeVar("T")
 
-_KINDS = ("stages", "exposed", "idle", "ops", "counter")
-"""Lanes of a GPU, in order."""
+_KINDS = ("stages", "exposed", "idle"), ("range",), ("ops", "counter"), ("way",)
+"""Kinds of lanes from top to bottom: all GPUs in short, host threads, each GPU in full, copies."""
 _MOST_LANES = 200
 _WORTH_KEEPING = 100_000
 """Number of spans from which sums are cached; those of fewer are computed as fast."""
@@ -213,7 +213,7 @@ class RunLanes:
 
     @cached_property
     def _all(self) -> Sequence[Lane]:
-        """All lanes: ranges; each GPU's stages, exposed communication and streams; counters."""
+        """All lanes, in order."""
         several = len({key[0] for kind, key in self.sums.lanes if kind == "range"}) > 1
         tiles = {key: cell for key, (_, cell) in self.sums.lanes.items()}
         if self._trace.height("ops") <= _MOST_EXPLAINED:
@@ -463,11 +463,9 @@ class RunLanes:
 
 def _place(lane: Lane) -> tuple[Any, ...]:
     """Return the key by which lanes are sorted from top to bottom."""
-    kind, key = lane.kind, lane.key
-    parts = [(part is None, part or 0) for part in key]
-    if kind in _KINDS:
-        return 1, parts[0], _KINDS.index(kind), parts
-    return 0 if kind == "range" else 2, parts[0], 0, parts
+    parts = [(part is None, part or 0) for part in lane.key]
+    group = next(number for number, kinds in enumerate(_KINDS) if lane.kind in kinds)
+    return group, parts[0], _KINDS[group].index(lane.kind), parts
 
 
 def _lane(kind: str, key: tuple[int | None, ...], tiles: Tiles, *, several: bool) -> Lane:

@@ -3,7 +3,7 @@
 // stages as properties of the root. Nothing here makes markup of text.
 globalThis.tracekitChart = (() => {
 "use strict";
-const UNITS = [[1e9, "s", 9], [1e6, "ms", 6], [1e3, "µs", 3], [1, "ns", 0]];
+const UNITS = [[1e9, "s", 9], [1e6, "ms", 6], [1e3, "us", 3], [1, "ns", 0]];
 const unitOf = (ns) => UNITS.find(([size]) => Math.abs(ns) >= size) ?? UNITS.at(-1);
 
 // Exact: no digit of a nanosecond is lost.
