@@ -375,8 +375,8 @@ class Teams(NamedTuple):
     steps
         The training steps of each team.
     iterations
-        Per step: the row of its iteration in the table `iterations`. The steps that the teams of a
-        process run at the same time are one iteration.
+        Per step: the row of its iteration in the table `iterations`. Steps of several teams of a
+        process that belong together are one iteration.
     windows
         Backward windows: the intervals in which a backward pass may run.
     trainer

@@ -283,8 +283,8 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
       recording most likely began or ended within that edge: it is whole only if it has as many ops
       as the largest iteration between the edges.
     - Otherwise an edge is cut if it has over a tenth fewer ops than the smallest iteration between
-      the edges, which may have at most a tenth fewer ops than their median. The last edge is not
-      compared if iterations were found by repetition of forward ranges: work follows its ranges.
+      the edges, unless this smallest one has over a tenth fewer than their median. The last edge is
+      not compared if iterations were found by repetition of forward ranges: work follows these.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. So is the last iteration if it has no update after its backward pass and all others have.
