@@ -101,8 +101,8 @@ def measured(
     """Return a run's GPU operators with FLOPs, the steps after `skip`, and the GPUs' peak rates.
 
     `peak` (FLOP/s) replaces the GPUs' own; `attention` is ``causal`` or ``full``. If `keys` have
-    ``layer``, it is added. With `moving`, memory-bound operators (such as additions), which have no
-    FLOPs here, and kernels of no known operator are included.
+    ``layer``, the layer of each operator is added. With `moving`, memory-bound operators (such as
+    additions), to which no FLOPs are assigned, and kernels of unknown operators are included.
     """
     if peak is not None and peak <= 0:
         raise UsageError(f"the peak is {peak} FLOP/s", "give more than 0, such as --peak 312TFLOPS")
@@ -306,7 +306,7 @@ def roofline(
     memory_bandwidth: int | None,
     attention: str,
 ) -> Answer:
-    """Return the answer of `roofline`: least possible operator times, and kernel time beyond.
+    """Return the answer of `roofline`: each operator's least possible time, and the time above it.
 
     Options (`peak` in FLOP/s, `memory_bandwidth` in bytes/s, `skip`, `attention`) are the
     command's.

@@ -119,7 +119,7 @@ def flops(
 ) -> "Answer":
     """Count the floating-point operations (FLOPs) of steps, and their share of the GPUs' peak.
 
-    They are known where sizes of operators were recorded. docs/flops.md explains the formulas.
+    FLOPs are known for operators whose sizes were recorded. docs/flops.md explains the formulas.
     """
     from tracekit.analysis.arithmetic._flops import flops
 

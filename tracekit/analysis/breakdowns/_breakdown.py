@@ -103,12 +103,13 @@ _DEVIATION = 1.4826
 
 
 def layers(work: Work, skip: int = 0) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """Return each layer's GPU time, in order of first forward run, without the first `skip` steps.
+    """Return each layer's GPU time, in order of first forward pass, without the first `skip` steps.
 
     Returns
     -------
-    The table with `LAYER_COLUMNS`, and metadata: for FP and BP the share of ops' time that could be
-    assigned to a layer, by method (NVTX range, sequence number); and why, if it is below half.
+    The table with `LAYER_COLUMNS`, and metadata. For FP and BP, the metadata state the share of
+    ops' time that was assigned to a layer, by method (NVTX range, sequence number), and, if the
+    share is below half, the reason.
     """
     found = range_layers(work.trace)
     keys = {"layer": _layer_of(found), "pass": _PASS, "joined": _joined_by(found)}

@@ -215,7 +215,7 @@ def breakdown(
 ) -> "Answer":
     """Show where the GPUs' time goes: by stage, kernel, device, rank and other keys.
 
-    Without RUN it is the run that was ingested last. A trace file is ingested on the way.
+    Without RUN, the run that was ingested last is taken. A trace file as RUN is ingested first.
     """
     from tracekit.analysis.breakdowns._breakdown import breakdown
 

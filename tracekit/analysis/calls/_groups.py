@@ -43,7 +43,7 @@ _CENTRED_FROM = 8
 
 
 class Group(NamedTuple):
-    """Streams (or MPI handles) of one communicator, and whether their call times prove this."""
+    """Streams (or MPI handles) of one communicator, and whether call times prove that they are."""
 
     lanes: NDArray[np.int64]
     is_clear: bool
@@ -55,8 +55,8 @@ class Group(NamedTuple):
 class GroupSearch:
     """Infer communicators: find the streams (or MPI handles) whose collective calls end together.
 
-    `work` is the number of comparisons still allowed; at 0, each stream (or MPI handle; called a
-    lane in this module) forms a group by itself, unproven.
+    This module calls a stream or MPI handle a lane. `work` is the number of comparisons still
+    allowed; at 0, each lane forms an unproven group of its own.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class GroupSearch:
     ) -> Group:
         """Return the lanes (streams or MPI handles) whose calls end together with those of `lane`.
 
-        Single-linkage clustering [P. Sneath, 1957] joins lanes, closest ends first, while
-        `_verdict` finds that the two groups are one; the final group is tested against every other
-        group. If the comparisons left (`work`) are too few, the result is `lane` alone, marked
-        unproven.
+        Single-linkage clustering [P. Sneath, 1957] joins the two groups of lanes whose calls end
+        closest together, as long as `_verdict` finds that both are one group. The final group is
+        tested against every other group. If the comparisons left (`work`) are too few, the result
+        is `lane` alone, marked unproven.
 
         Parameters
         ----------
@@ -232,10 +232,10 @@ def _of_group(times: _Times, lanes: NDArray[np.int64], reduce: Callable[..., _Ti
 
 
 def ends_by_arrivals(end_lags: _Times, start_lags: _Times) -> float:
-    """Return the median difference of ends, divided by the median difference of arrivals.
+    """Return two groups' median difference of end times, divided by that of their start times.
 
-    The arguments are, per call, the difference between two groups' end times and start times. Only
-    the quarter of calls (at least 4) whose starts differ most is used: the ends of calls that start
+    The arguments have one value per call: the first group's time minus the second group's. Only the
+    quarter of calls (at least 4) whose starts differ most is used: the ends of calls that start
     together are no evidence. NaN if even these calls start together.
     """
     apart = np.abs(start_lags)
@@ -360,7 +360,7 @@ def groups_of_ops(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
 def members_of_rows() -> list[pl.Expr]:
     """Return aggregations over rows of `communicator_groups`: ``communicators`` and ``members``.
 
-    ``communicators`` is their number; ``members`` the ranks if equal in all rows, else null.
+    ``communicators`` counts distinct communicators; ``members`` is null if rows differ in it.
     """
     only = pl.when(pl.col("members").n_unique() == 1).then(pl.col("members").first())
     number = pl.col("communicator").drop_nulls().n_unique()
@@ -368,7 +368,7 @@ def members_of_rows() -> list[pl.Expr]:
 
 
 def unnamed_groups(rows: pl.DataFrame) -> list[str]:
-    """Return how to record group names, if `rows` has a column for them that is all null."""
+    """Return a note how to record group names if `rows` has only nulls for them; else nothing."""
     named = [name for name in OF_GROUPS[1:] if name in rows.columns]
     if not named or rows.select(pl.any_horizontal(pl.col(named).is_not_null()).any()).item():
         return []

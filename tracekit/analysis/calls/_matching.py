@@ -52,8 +52,8 @@ def match(rows: pl.DataFrame, reports: pl.DataFrame, notes: list[str] | None = N
 
     If communicators are unknown, several groups may run at the same times. Ranks then form a group
     only if their calls end together (`GroupSearch`); calls without that proof stay unmatched. A
-    rooted collective (such as broadcast) takes the group that other collectives on its stream show.
-    Calls that do not overlap in time match only if their collective is rooted.
+    rooted collective (such as broadcast) is assigned to the group that the other collectives of the
+    same stream have. Calls that do not overlap in time match only in rooted collectives.
 
     Parameters
     ----------

@@ -26,9 +26,9 @@ _COLUMNS = ("report", "process", "thread", "start", "end", "name")
 def mpi_calls(trace: Trace) -> pl.DataFrame:
     """Return the MPI calls of a run, without calls inside another MPI call (as in wrappers).
 
-    Calls come from the table ``host``. For a process without any there, they come from push/pop
-    ranges of the domain ``MPI`` or with names that begin with ``MPI_`` (nsys before 2023.4, nvprof,
-    wrappers of MPI); their size is unknown unless the name states it.
+    Calls come from the table ``host``. If a process has no MPI calls there (nsys before 2023.4,
+    nvprof, wrappers of MPI), its push/pop ranges are used whose domain is ``MPI`` or whose name
+    begins with ``MPI_``. The size of such a call is known only if the name states it.
 
     Returns
     -------
@@ -121,11 +121,11 @@ def with_order(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Add to each MPI call its number in the communicator of all ranks.
 
     Only collective calls are numbered, from MPI_Init on, blocking or not. The communicator of all
-    ranks is, in each process, the only one with as many ranks as the run has processes; every rank
-    must be recorded once. Nothing is numbered if a process's MPI_Init was not recorded, or if calls
-    with the same number call different functions, since then calls are missing. `calls` is the
-    result of `mpi_calls` with ``function``: the name in lower case, without ``MPI_`` or ``PMPI_``
-    at the start and ``_c`` at the end.
+    ranks is recognised by its size: in each process it is the only one with as many ranks as the
+    run has processes. No call is numbered if a rank was not recorded exactly once, if a process's
+    MPI_Init was not recorded, or if calls with the same number call different functions (then calls
+    are missing). `calls` is the result of `mpi_calls` with ``function``: the name in lower case,
+    without ``MPI_`` or ``PMPI_`` at the start and ``_c`` at the end.
 
     Returns
     -------

@@ -31,8 +31,8 @@ def with_devices(
 ) -> pl.DataFrame:
     """Add ``devices``: the number of GPUs over which the values of each group were summed.
 
-    It is 1 for a stream, else the number of rows of `owners` with the group's device, rank or node;
-    all rows of `owners` if `by` has none of these keys.
+    With ``stream`` in `by` the number is 1. With ``device``, ``rank`` or ``node`` it is the number
+    of `owners` with the group's values of these keys, else the number of all `owners`.
 
     Parameters
     ----------
@@ -55,19 +55,23 @@ def with_devices(
 
 
 def process_ranks(trace: Trace) -> pl.DataFrame:
-    """Return the rank and the node (host) of each process.
+    """Return the rank of each process, and its node (the host name of its machine).
 
-    The rank of a process is, in this order: its rank in MPI; its rank in the largest NCCL
-    communicator that it created or used, unless that has fewer ranks than the job states; the rank
-    in its NVTX mark ``tracekit.rank 1 of 4``; and, if it is the only process of its trace file
-    that ran GPU ops (or the only process), the rank in the program's environment or in the trace,
-    else the number after ``rank`` or ``worker`` in the file name. The node is the machine's host
-    name.
+    The rank is taken from the first of these sources that has one:
+
+    - ``mpi``: the rank in MPI.
+    - ``nccl``: the rank in the largest NCCL communicator that the process created or used. A
+      communicator with fewer ranks than the job states does not count.
+    - ``program``: the process's NVTX mark ``tracekit.rank 1 of 4``.
+    - ``report``: the rank in the program's environment or in the trace.
+    - ``file``: the number after ``rank`` or ``worker`` in the file name.
+
+    The last two sources count only for the one process of a trace file that ran GPU ops (or, in a
+    file without GPU ops, for its one process), and not in files with several such processes.
 
     Returns
     -------
-    ``process, rank, rank_source, node`` in order of the processes' numbers; ``rank_source`` is
-    ``mpi``, ``nccl``, ``program``, ``report`` or ``file``. Unknown values are null.
+    ``process, rank, rank_source, node`` in order of process numbers. Unknown values are null.
     """
     return trace.once(_process_ranks)
 
@@ -128,9 +132,10 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
 def unrecorded_ranks(trace: Trace) -> list[int]:
     """Return the first nine ranks of the job that are not recorded.
 
-    These are ranks between recorded ones and, if the rank of each process with GPU work is known,
-    from the last one to the size of the job or of its largest communicator, and from 0 to the first
-    one (unless all ranks come from file names, which may count from 1).
+    Ranks between recorded ranks are always found. If the rank of each process with GPU work is
+    known, later ranks are found, too, up to the size of the job or of its largest communicator.
+    Then also ranks before the first recorded one are found, unless all ranks come from file names,
+    which may count from 1.
     """
     tables, named = excerpt(trace), process_ranks(trace)
     ranks = named["rank"].drop_nulls().unique().sort().to_list()

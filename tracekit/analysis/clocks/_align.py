@@ -64,7 +64,7 @@ def align(
     user_clocks: Mapping[int, GivenClock] | None = None,
     calls: Sequence[Calls] | None = None,
 ) -> list[Alignment]:
-    """Return each trace file's (report's) clock correction, to the first's clock where possible.
+    """Return the clock correction of each trace file: to the first file's clock where possible.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class Fit:
     Parameters
     ----------
     clock
-        Correction added to the other file's times: offset, drift and jumps (steps).
+        Correction added to the other file's times: offset, drift and sudden jumps.
     calls, messages
         Number of matched calls and of matched messages.
     typical
@@ -104,7 +104,7 @@ class Fit:
         enters), and number of messages that are received before they are sent.
     bound
         Largest possible error of the correction, ns: a larger error would violate causality of
-        calls or messages. None if they limit the error in one direction only.
+        calls or messages. None if calls and messages limit the error in one direction only.
     refused
         Why the correction is not used; None if it is used.
     """
@@ -138,11 +138,12 @@ class Fit:
 def fit(pairs: Pairs, messages: Messages) -> Fit:
     """Return the offset of two clocks from matched calls, or else from messages in both directions.
 
-    Causality of calls and messages sets a lower and an upper bound of the offset. The offset is the
-    median difference between end times of calls, moved between the bounds unless these contradict
-    each other; from messages alone it is the middle of the bounds. It is accepted if there are
-    enough calls or messages, if the remaining differences are well under the median call length,
-    and if in hardly any call one participant leaves before another enters.
+    Causality of calls and messages limits the offset to a range. The offset is the median
+    difference between end times of calls; if it lies outside of the range, it is moved to the
+    nearest value inside (unless the range is empty). From messages alone, the offset is the middle
+    of the range. The offset is accepted if there are enough calls or messages, if the remaining
+    differences are well under the median call length, and if in hardly any call one participant
+    leaves before another enters.
     """
     parts = _parts(pairs.other_end, pairs.end - pairs.other_end)
     drift = _drift_of(parts)

@@ -226,14 +226,14 @@ def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def best_fit(calls: Calls, others: Calls, messages: Messages) -> tuple[Fit, Pairs] | str:
-    """Fit the difference of two files' clocks to matched calls and to `messages` between the files.
+    """Estimate the difference of two files' clocks from matched calls and from `messages`.
 
     Possible matches of calls are tried, surest first, until a fit is accepted (not refused).
 
     Returns
     -------
-    The accepted fit, else the refused one with most calls, and its matched calls; without a match,
-    a sentence with the reason.
+    A fit and its matched calls: the accepted fit, else the refused fit with most calls. If no calls
+    match, the accepted fit to messages alone, else a sentence with the reason.
     """
     best: tuple[Fit, Pairs] | None = None
     why = _NO_CALLS
@@ -458,13 +458,14 @@ def nccl_messages(trace: Trace) -> pl.DataFrame:
     """Return the numbered NCCL messages that the processes of one trace file send and receive.
 
     Only communicators created during the recording count; otherwise the first message is unknown. A
-    communicator is left out in a process where a send or receive lacks a peer or size, has several
-    kernels, or overlaps another call to the same peer; so are processes that replay collectives in
-    CUDA graphs, which repeat messages without a call.
+    process's messages in a communicator are left out if any of them lacks a peer or size, has
+    several kernels, or overlaps another call to the same peer. Processes that replay collectives in
+    CUDA graphs are left out, too, since a replay repeats messages without a call.
 
     Returns
     -------
-    The columns of `_NCCL_MESSAGE`, with the times of the kernel and whether it sends.
+    The columns of `_NCCL_MESSAGE`: ``start, end`` are the times of the kernel, ``sent`` is whether
+    the kernel sends (rather than receives) the message.
     """
     made = made_communicators(trace).rename({"rank": "here"})
     if made.is_empty():

@@ -64,17 +64,17 @@ def collectives(
     """Return the answer of the command `collectives`: cost of collectives, by the keys `by`.
 
     The duration of a collective is the time from the first start to the last end of its
-    participants. If only one was found in the run, it is that participant's kernel time, which
-    includes waiting for the others; the column ``basis`` marks it. If any collective of a row has
-    several participants, only those collectives count for the row's times and bandwidths. With
-    ranks on several hosts there is no skew, since their clocks differ, and the duration is the
-    longest participant's.
+    participants. If only one participant was found in the run, the duration is that participant's
+    kernel time, which includes waiting for the others; the column ``basis`` marks this. If any
+    collective of a row has several participants, only those collectives count for the row's times
+    and bandwidths. With ranks on several hosts there is no skew, since their clocks differ, and the
+    duration is the longest participant's.
 
     Grouped by rank or node, a collective counts once for each rank or node that takes part, and
-    ``wait_ns`` is its wait; by other keys it counts once. If a collective has more than 16 distinct
-    sizes, one row has all from one power of two to the next, and ``bytes`` is their median. By
-    ``part`` (dispatch, combine or wait of experts' kernels), the table ``experts`` is the result of
-    `expert_balance`.
+    ``wait_ns`` is the wait of that rank or node; by other keys a collective counts once. If a kind
+    of collective has more than 16 distinct sizes, a row combines the sizes from one power of two to
+    the next, and ``bytes`` is their median. By ``part`` (dispatch, combine or wait of experts'
+    kernels), the table ``experts`` is the result of `expert_balance`.
 
     Parameters
     ----------

@@ -62,10 +62,10 @@ def latency(
     left out.
 
     The size of a message is the one passed to the call: for all-gather, reduce-scatter, gather and
-    scatter, one rank's part. If some operations of a row have matched participants, those with a
-    single known participant are left out of it. Otherwise ``osu_mean`` is the time of that single
-    participant, waiting for others included, and ``span_ns``, ``skew_ns`` and ``active_ns`` are
-    null; they are also null if the clocks of participants differ.
+    scatter, one rank's part. A row leaves out operations with a single known participant if it has
+    operations with several. If all operations of a row have a single known participant,
+    ``osu_mean`` is the time of that participant, waiting for others included, and ``span_ns``,
+    ``skew_ns`` and ``active_ns`` are null. They are also null if participants' clocks differ.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def latency(
         As for the command `latency`; ``span`` and ``active`` exist for matched collectives only.
     buckets
         ``power2``: sizes from one power of two to the next; ``exact``: each size; ``class``: small
-        (up to 8 KiB), medium (up to 512 KiB), large. Of the first two, a bucket with sizes of
-        several classes has ``mixed`` in the column ``class``.
+        (up to 8 KiB), medium (up to 512 KiB), large. A bucket by size whose sizes are of several
+        classes has ``mixed`` in the column ``class``.
     log, sizes
         As for `collective_calls`.
 
@@ -152,8 +152,8 @@ def _meta(
 def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
     """Return the speedup of one run's operations over another's, by bucket of message size.
 
-        speedup           = L_base / L_new
-        reduction_percent = 100 (1 - L_new / L_base)
+        speedup           = base_ns / new_ns
+        reduction_percent = 100 (1 - new_ns / base_ns)
 
     Parameters
     ----------
@@ -163,9 +163,9 @@ def latency_speedup(base: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
 
     Returns
     -------
-    The columns that `latency` declares with ``against``.
-    Rows that only one table has are kept, with null for the other. Messages of unknown size have no
-    speedup, since their sizes may differ; barriers have no size.
+    The columns that `latency` declares with ``against``; ``base_ns, new_ns`` are the latencies. If
+    only one table has a row, the other table's columns are null. Messages of unknown size have no
+    speedup, since their sizes may differ. Barriers do have a speedup: they carry no data.
 
     Raises
     ------

@@ -51,9 +51,9 @@ def nccl_inspector(
     """Return the answer of the command `nccl_inspector`: speed of collectives, and who waits.
 
     Records of one call share communicator, collective and sequence number. The participant with the
-    shortest time came last: it waited least for others. That is so if all ranks were recorded, if
-    no rank was timed on the host from enqueueing on, and if no rank may leave before all have come
-    (so not for a broadcast or a reduction to a root).
+    shortest time came last, since it waited least for others. This is concluded only if all ranks
+    were recorded, if no rank's time was taken on the host (from enqueueing on), and if every rank
+    waits for all others (which broadcasts and reductions to a root do not).
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def nccl_inspector(
     Raises
     ------
     UsageError
-        If the key is unknown, or asks for a trace and there is none.
+        If the key is unknown, or if it needs a trace and none is given.
     MissingDataError
         If the logs contain no record.
     UndecidedError
@@ -486,9 +486,9 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
 
     Processes of trace and log are matched by rank in a communicator with the same hash, else by
     process id and host, else by rank in a uniquely named group; communicators are matched by hash,
-    else by name. Kernels and records of one kind of collective are both in order of sequence
-    numbers: the shift is sought at which all sizes agree, and durations agree better than at any
-    other. Stage and step of one rank's kernel apply to the whole call.
+    else by name. For each kind of collective, kernels are paired with records in order of sequence
+    numbers. The first kernel may belong to any record: that shift is taken at which all sizes agree
+    and the durations agree best. Stage and step of one rank's kernel apply to the whole call.
 
     Parameters
     ----------
@@ -500,7 +500,7 @@ def on_timeline(records: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]
     Returns
     -------
     `records` with ``stage`` and ``iteration`` (null if unknown); and a sentence with the number of
-    joined records, and by which evidence.
+    joined records and the evidence used.
 
     Raises
     ------

@@ -133,8 +133,9 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
     """Return each blocking MPI collective of each rank, and the GPU work inside it.
 
     An op belongs to the collective during which its thread launched it. If another thread launched
-    it (one that drives MPI's progress), it belongs to the process's collective that was open then,
-    the last begun; without a recorded launch, the time at which the op ran decides.
+    the op (such as a thread that drives MPI's progress), the op belongs to the collective of the
+    process that was open at the launch; of several, to the one that began last. If the launch was
+    not recorded, the time at which the op ran is used instead.
 
     A collective is ``staged`` if at least the message's bytes were copied to host memory and back.
     For a broadcast or scatter one direction is enough: the root copies to the host, the others copy

@@ -49,7 +49,7 @@ class Run(model.Run, Protocol):
         sizes: Mapping[str, int] | None = None,
         ranks: int | None = None,
     ) -> "Traffic":
-        """Return the traffic between the run's GPUs."""
+        """Return the traffic between the run's GPUs; for the arguments see `links`."""
 
 
 _OPENED = ("rules", "iteration", "processes", "dask", "on_missing")
@@ -209,8 +209,8 @@ def links(
 ) -> "Answer":
     """List the bytes and the bandwidth of each NVLink or PCIe link, and its share of the peak.
 
-    Without RUN it is the run that was ingested last. Modelled traffic is never added to measured
-    traffic; docs/links.md defines each column.
+    Without RUN, the run that was ingested last is taken. Modelled traffic is never added to
+    measured traffic; docs/links.md defines each column.
     """
     traffic = run.traffic(topology=topology, nccl_log=nccl_log, sizes=sizes, ranks=ranks)
     return traffic.answer(by, counters=counters, parameters=parameters)

@@ -171,11 +171,11 @@ def compare(
     averaged over steps and devices (CUDA and MPI calls: over steps and processes; links: over
     steps). A run without iterations is compared as a whole.
 
-    The time of a step runs from an iteration's first op on a device to the first one of the next
-    iteration there, and the last one ends with its last op on any device (``docs/breakdown.md``).
-    It is split into exposed time of each stage, and time in which nothing runs: while the host is
-    in an iteration (``idle``), and while it is in none (``between_steps``). These parts add up to
-    the step, and their changes to its change.
+    A step lasts from an iteration's first op on a device to the next iteration's first op on that
+    device. The last step ends with its last op on any device (``docs/breakdown.md``). A step is
+    split into the exposed time of each stage and the time in which nothing runs: ``idle`` while the
+    host is in an iteration, ``between_steps`` while the host is in none. These parts add up to the
+    step, and the changes of the parts add up to the change of the step.
 
     A row is ``faster`` or ``slower`` if the interval of its change, adjusted for the number of
     rows, excludes 0; ``meta["method"]`` names the methods. This is about these two recordings only:
@@ -433,10 +433,10 @@ def arranged(table: pl.DataFrame, columns: list[str], last: Sequence[str]) -> pl
 def with_idle(
     table: pl.DataFrame, parts: pl.DataFrame, more: Mapping[str, int] | None = None
 ) -> pl.DataFrame:
-    """Append rows of idle time to a table of stages, so that its rows add up to the step.
+    """Append rows of idle time to a table of stages, so that all rows add up to the step.
 
-    `parts` compares stages and idle time; its intervals and verdicts replace those of `table`.
-    `more` gives the values of further columns in the appended rows.
+    `parts` compares stages and idle time; its intervals and verdicts replace those in `table`.
+    `more` (column -> value) fills further columns of the appended rows.
     """
     of_a, of_b = pl.col("a_ns"), pl.col("b_ns")
     known = table.with_columns(pl.col("stage").cast(pl.String)).drop(VERDICT)

@@ -260,7 +260,7 @@ def _named(part: Mapping[str, Any], ops: Mapping[str, tuple[float, float]]) -> s
 
 
 def signed_length(value: float) -> str:
-    """Return a change of a time with its sign."""
+    """Return a change of a time, ns, as text with sign and unit, such as ``+1.20 ms``."""
     return f"{'-' if value < 0 else '+'}{length_text(abs(value))}"
 
 

@@ -138,11 +138,11 @@ class Comparison(Answer):
     Columns and meta are those of the command `compare`: the columns of the keys, then times and
     counts of both runs. By stage there are rows ``idle`` and ``between_steps``, so that rows add up
     to the step; by ``step`` the table is `Comparison.contributions`. Intervals are of 95 %,
-    adjusted like p-values for the number of rows. If the interval has 0 in it, the verdict is ``too
-    small to matter`` if it lies within `least`, or 0.1 % of the shorter step, else ``no difference
-    shown``. It is ``not enough iterations`` for fewer than 5 in either run, and ``unknown`` if step
-    times drift during the recording. ``a_ns`` is ``a_total_ns / (a_steps * a_devices)``. By memory
-    there is one peak per run, and so no verdict.
+    adjusted like p-values for the number of rows. If an interval contains 0, the verdict is ``too
+    small to matter`` or ``no difference shown``; the former if the whole interval lies within
+    `least` (by default 0.1 % of the shorter step). The verdict is ``not enough iterations`` if a
+    run has fewer than 5, and ``unknown`` if step times drift during the recording. ``a_ns`` is
+    ``a_total_ns / (a_steps * a_devices)``. By memory there is one peak per run, and so no verdict.
     """
 
     @property
@@ -527,7 +527,7 @@ def _main_sources(trace: Trace) -> dict[str, str]:
 
 
 def empty_steps(measured: Sequence[Measured], names: Sequence[str]) -> list[str]:
-    """Return notes on runs with many annotated steps without GPU work: it may not be recorded."""
+    """Return notes on runs in which many annotated steps have no GPU work (maybe not recorded)."""
     found = []
     for name, run in zip(names, measured, strict=True):
         counted = run.counted

@@ -63,7 +63,7 @@ _ONE_PERCENT = 1.0
 def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
     """Return 95 % intervals (lower, upper ends) and p values of ``mean(b) - mean(a)``, per row.
 
-    They are of Welch's t test, and adjusted for the number of rows.
+    Intervals and p values are those of Welch's t test, adjusted for the number of rows.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
 def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     """Return the variance of the difference of means of recordings, and its degrees of freedom.
 
-    A side with a single recording is given the scatter of the other side.
+    A side with a single recording is assumed to vary like the other side.
     """
     several = a if a.shape[1] > 1 else b
     of_a, of_b = ((each if each.shape[1] > 1 else several).var(axis=1, ddof=1) for each in (a, b))
@@ -158,11 +158,11 @@ def compare_recordings(
     metric: Metric = "mean",
     least: float | None = None,
 ) -> Comparison:
-    """Compare two programs by several recordings of either.
+    """Compare two programs, each by one or more recordings.
 
     Each recording contributes one number per group, the mean over steps and devices as in
     `compare`. Verdicts come from Welch's t test on these values, and apply to further recordings of
-    the same programs. A side with a single recording is given the scatter of the other side.
+    the same programs. A side with a single recording is assumed to vary like the other side.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
 
 
 def differing(a: Floats, b: Floats, *, has_verdict: bool = True) -> pl.DataFrame:
-    """Compare means of recordings, with intervals and verdicts.
+    """Return the change of the mean over recordings, b - a, of each group.
 
     Parameters
     ----------
@@ -355,6 +355,12 @@ def differing(a: Floats, b: Floats, *, has_verdict: bool = True) -> pl.DataFrame
         One row per group, one column per recording.
     has_verdict
         Whether to give verdicts.
+
+    Returns
+    -------
+    One row per group: ``a_ns, b_ns`` (means), ``delta_ns`` (b - a), ``ratio`` (b / a), ``low_ns,
+    high_ns, p_value`` (see `between`), ``verdict``, ``a_sd_ns, b_sd_ns`` (standard deviations) and
+    ``a_runs, b_runs`` (numbers of recordings).
     """
     low, high, p_value = between(a, b)
     spreads = {

@@ -87,10 +87,10 @@ def show(
 ) -> pl.DataFrame:
     """Return the confidence interval, p value and verdict of each row's mean difference, b - a.
 
-    `a` and `b` have a row per group and a column per step: times summed over the number of
-    `devices` per row, ns. `regular` marks every n-th step of a run if these are slow. Interval and
-    p value are adjusted for the number of rows times `tables`, the number of tables tested
-    together.
+    `a` and `b` have a row per group and a column per step: times summed over devices, ns. `devices`
+    has the number of summed devices per row. `regular` marks, for each run, its slow steps if every
+    n-th step is slow. Interval and p value are adjusted for the number of rows times `tables`, the
+    number of tables tested together.
     """
     if min(a.shape[1], b.shape[1]) < ENOUGH:
         nothing = {name: [None] * len(a) for name in VERDICT[:3]}
@@ -118,10 +118,10 @@ def show(
 
 
 def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
-    """Return the verdict by the interval (``low_ns, high_ns``) of a change: faster or slower.
+    """Return an expression: the verdict by the interval (``low_ns, high_ns``) of a change.
 
-    If the interval contains 0, it is that neither is shown (`NOT_SHOWN`); without `has_verdict`,
-    null.
+    The verdict is faster, slower or, if the interval contains 0, `NOT_SHOWN`. Without
+    `has_verdict`, the verdict is null.
     """
     verdict = (
         pl.when(pl.col("low_ns") > 0).then(pl.lit(SLOWER))
@@ -134,17 +134,18 @@ def verdict_of(*, has_verdict: bool = True) -> pl.Expr:
 def with_small(
     tables: Sequence[pl.DataFrame], step: Mapping[str, Any], least: float | None
 ) -> tuple[list[pl.DataFrame], dict[str, Any]]:
-    """Set the verdict ``too small to matter`` where an interval with 0 in it lies within `least`.
+    """Set the verdict ``too small to matter`` where an interval around 0 lies within `least`.
 
     Parameters
     ----------
     tables
-        Tables of compared groups with ``low_ns, high_ns, verdict``; one without verdicts is kept.
+        Tables of compared groups with ``low_ns, high_ns, verdict``; a table without verdicts stays
+        as it is.
     step
         The change of the mean and the typical step, whose verdicts are set likewise.
     least
-        The least change that matters, in percent of the shorter of both steps (the same whichever
-        run comes first); by default `LEAST_PERCENT`.
+        The least change that matters, in percent of the shorter of both steps, so that the order of
+        runs does not matter; `LEAST_PERCENT` if None.
     """
     share = (LEAST_PERCENT if least is None else least) / 100
     shorter = pl.lit(min(step["a_ns"] or 0, step["b_ns"] or 0))
@@ -285,7 +286,7 @@ def _typical(
 
 
 def has_typical(steps: Numbers) -> bool:
-    """Test whether a typical step exists: all or nearly all step lengths are of one mode."""
+    """Test whether a typical step exists: nearly all step lengths cluster around one value."""
     return max(map(len, kinds_of(steps)), default=len(steps)) >= _TYPICAL * len(steps)
 
 
