@@ -208,9 +208,9 @@ class Bandwidth:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return the new time of a transfer, limited by the other links on its route.
 
-        Bandwidth does not shorten the latency, which is not recorded. One bound takes it as 0, the
-        other as the time of the shortest transfer (at most `_LATENCY_NS`). The latter is the upper
-        bound for a faster link, the lower bound for a slower link.
+        Bandwidth does not shorten the latency, which is not recorded. One bound of the step time
+        assumes a latency of 0, the other the time of the shortest transfer (at most `_LATENCY_NS`).
+        The second assumption gives the upper bound if links are faster, and the lower if slower.
         """
         bound = (1 / pl.col("others_use")).clip(lower_bound=1.0).fill_null(float("inf"))
         constant = _latency() if slowest == (self.factor > 1) else pl.lit(0)
@@ -241,9 +241,9 @@ class Loader:
     def length(self, *, slowest: bool) -> pl.Expr:
         """Return new lengths of the loader's edges, ns, for one bound of the step time.
 
-        With a faster loader, waits for it delay nothing, and the upper bound keeps the length of
-        host work of threads that only load, as this work may not be loading. With a slower loader,
-        the lower bound keeps the lengths of such work and of waits.
+        With a faster loader, waits for the loader delay nothing. The upper bound keeps the length
+        of host work of threads that only load, as this work may not be loading. With a slower
+        loader, the lower bound keeps the lengths of waits and of that host work.
         """
         least = self.factor if self.least is None else self.least
         sooner = _divided(pl.col("weight"), least if slowest else self.factor)
@@ -330,7 +330,7 @@ class NoSync:
         return pl.col("kind") == "return"
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return a negative length, by which the edges delay nothing, for both bounds."""
+        """Return a negative length, with which an edge delays nothing; the same for both bounds."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 

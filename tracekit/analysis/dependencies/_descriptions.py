@@ -148,7 +148,7 @@ def _joined_by(traffic: Traffic, moving: pl.DataFrame) -> str:
 def described(
     trace: Trace, moments: Moments, traffic: Traffic, columns: Sequence[str]
 ) -> pl.DataFrame:
-    """Describe each call and op: row ``node // 2`` is for the one that starts or ends at the node.
+    """Describe each call and op, one row each; row ``node // 2`` belongs to the graph's `node`.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def described_edges(
 ) -> pl.DataFrame:
     """Add to each edge the description (see `described`) of the call or op of its target node.
 
-    Also add ``of_source``: the kind of ``work`` of the op that ends at the source; else null.
+    Also add ``of_source``: the ``work`` of the op that ends at the source; null if none ends there.
     """
     columns = ["op", "device", "op_kind", "name", "link", "others_use"]
     about = described(trace, moments, traffic, columns)

@@ -145,22 +145,22 @@ def same_lane() -> pl.Expr:
 
 
 def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -> pl.DataFrame:
-    """Preselect the rows just before or after any of the few times `marks`, for a search by time.
+    """Keep the rows just before and after each of a few times, to make a later search fast.
 
-    In each group of rows by some or all of `keys`, the last row before and the first row after each
-    mark are kept. Other rows may be kept, too.
+    For each mark and each group of rows with equal `keys`, the last row before the mark and the
+    first row after it are kept. Some other rows may be kept, too.
 
     Parameters
     ----------
     rows
-        Rows in any order: fewest are kept if neighbours with equal `keys` are in order of `time`.
-        Rows without a time are left out.
+        Rows in any order; if they are sorted by `keys` and `time`, fewer other rows are kept. Rows
+        without a time are left out.
     time
         Name of the column of times.
     marks
         The times to look for.
     keys
-        Columns such as process and stream, by all or some of which the caller then searches.
+        Columns such as process and stream; the caller may search by all or some of them.
     """
     ordered, kept = marks.unique().sort().to_numpy(), [rows.clear()]
     new = [pl.col(key).ne_missing(pl.col(key).shift()) for key in (*keys, "turn")]
@@ -175,9 +175,10 @@ def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -
 
 
 def with_last_done(rows: pl.DataFrame, at: str, ops: pl.DataFrame) -> pl.DataFrame:
-    """Add, to each row, its process's last op that ended by the time `at`; drop rows without one.
+    """Add to each row the last op of its process that ended by the time `at`; drop rows without op.
 
-    New columns: ``done`` (node of the op's end), ``done_at`` (its time), ``launched`` (launch, ns).
+    New columns: ``done`` (node of its end), ``done_at, launched`` (times of its end and launch,
+    ns).
     """
     ends = near(ops, "end", rows[at], LANE).select(
         "process", launched="launch_start", done_at="end", done="finish"
@@ -226,7 +227,7 @@ def _work() -> pl.Expr:
 def edges(
     rows: pl.DataFrame, source: str, target: str, kind: str, weight: str | None = None
 ) -> pl.DataFrame:
-    """Return edges of one kind.
+    """Return edges of one kind: ``source, target`` (nodes), ``kind, weight`` (length, ns).
 
     Parameters
     ----------
@@ -237,7 +238,7 @@ def edges(
     kind
         One of `KINDS`.
     weight
-        Name of the column with its length, ns; None if the length is to be fitted.
+        Name of the column with the edge's length, ns; None if the length is to be fitted.
     """
     length = pl.lit(None, pl.Int64) if weight is None else pl.col(weight)
     return rows.select(

@@ -133,7 +133,7 @@ def job_of(
     Raises
     ------
     MissingDataError
-        If it contains no GPU work, is on several clocks, or contains no complete step.
+        If the run contains no GPU work or no complete step, or is on several clocks.
     UsageError
         If the number of skipped iterations is negative, or no iteration would be left.
     """

@@ -48,20 +48,20 @@ class Alike:
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Select those edges of the selected work that take other times than on other ranks."""
+        """Select edges of the selected work whose length differs from that on other ranks."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return how long equal work takes on other ranks, ns: a column of edges, named by `usual`.
+        """Return the length of equal work on other ranks, ns, the same for both bounds.
 
-        `usual` is a field of the change; for both bounds the length is the same.
+        It is the column of edges that the field `usual` names.
         """
         return pl.col(self.usual)
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Change: ranks take equally long for equal work, be it all work or one value of `by`."""
+    """Change: ranks take equally long for equal work: all work, or one value of `by` at a time."""
 
     by: str
 
@@ -204,10 +204,11 @@ def with_peers(job: Job) -> Job:
 
     Returns
     -------
-    The job, with further columns of its edges: ``usual`` (for work of single ranks the mean of all
-    peers; for communication the median over ranks and steps), ``median`` (for work of single ranks
-    the median of the peers, the lower one of two middle values), both null for work without peers;
-    and ``did``, the kind of op (compute of a stage, a collective, a kind of copy, or host).
+    The job, with further columns of its edges: ``usual``, for work of single ranks the mean of all
+    peers, for communication the median over ranks and steps; ``median``, for work of single ranks
+    the median of the peers (of two middle values the lower), else null; and ``did``, the kind of op
+    (compute of a stage, a collective, a kind of copy, or host). Without peers, ``usual`` and
+    ``median`` are null.
     """
     owner = pl.struct("process", "device")  # of calls the process alone
     edges = _placed(job).with_columns(ranks=owner.n_unique().over(_PLACE))

@@ -148,8 +148,8 @@ def sum_lags(
 ) -> int:
     """Add the lags of binding edges to `holding`, by group; return the number of all edges.
 
-    The lag of an edge is the time of its target minus that of its source. Of the edges into a node,
-    those are binding for which (time of source + length) is latest.
+    The lag of an edge is the time of its target minus that of its source. An edge is binding if no
+    other edge into its target has a later (time of source + length).
 
     Parameters
     ----------
@@ -203,10 +203,9 @@ def list_edges(
 
 
 def list_instant(net: Net, found: Array, source: Array, target: Array) -> int:
-    """List edges whose source and target have equal times; return how many there are.
+    """Write edges between nodes of equal time to `source` and `target`; return their number.
 
-    Their nodes are written to `source` and `target`; edges beyond the length of these (it may be 0)
-    are only counted.
+    If the arrays are too short (they may be empty), the remaining edges are only counted.
     """
     row = 0
     for node in range(len(net.time)):
@@ -401,15 +400,15 @@ def late_on_paths(ends: tuple[Array, Array], into: tuple[Array, Array, Array], t
 
 
 def latest(order: Array, into: tuple[Array, Array, Array], delays: Array, allowed: Array) -> None:
-    """Compute the latest time of each node without delaying any end of a step.
+    """Compute how late each node may come without delaying the end of any step.
 
     Parameters
     ----------
     order, into, delays
         As for `replay`.
     allowed
-        Latest time of each node, ns: on entry that of ends of steps, and `LATEST` for all others;
-        filled in for the nodes that an end depends on.
+        Latest time of each node, ns. On entry it is known for ends of steps, and `LATEST` for other
+        nodes; the function fills in the nodes that an end of a step depends on.
     """
     first, source, length = into
     for place in range(len(order) - 1, -1, -1):

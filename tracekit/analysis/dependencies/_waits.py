@@ -50,10 +50,11 @@ _PAIR = pl.Schema({"source": MOMENT, "target": MOMENT})
 
 
 def wait_edges(trace: Trace, moments: Moments) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the edges from ops to the calls that wait for them, and those between streams.
+    """Return edges by which calls and streams wait for ops, and waits for other threads' events.
 
-    The second table is ``giver, target, lag``: a call that makes a stream wait for an event
-    (target), the call of another thread that recorded the event (giver), and the ns between.
+    The second table is ``giver, target, lag``: ``target`` is a call that makes a stream wait for an
+    event, ``giver`` the call of another thread that recorded the event, ``lag`` the ns from the
+    giver's end to the target's start.
     """
     syncs, event_waits = _syncs(trace, moments)
     fetches, sends = (_copies(moments, way) for way in ("d2h", None))
@@ -340,9 +341,9 @@ class Batches:
         from node `source` to node `target` (time `end`), where the call begins that takes the
         batch. `loading` is the part of `length` in which the thread may wait for the batch;
         `waited`, whether `loading` is long enough to count as a wait; `evident`, the part of
-        `length` in ranges of input or asleep. `own` is whether the call copies the batch to the
-        GPU; `lag`, the time since the previous batch, taken at node `before`; `between`, the number
-        of batches since the last wait.
+        `length` that the thread spends in ranges of input or asleep. `own` is whether the call
+        copies the batch to the GPU; `lag`, the time since the previous batch, taken at node
+        `before`; `between`, the number of batches since the last wait.
     workers
         Number of loader workers: the processes forked before the first batch, or the batches
         between two waits. None if neither is recorded.
@@ -398,11 +399,11 @@ class Batches:
 
     @property
     def rhythmic(self) -> pl.DataFrame:
-        """The waits for batches that the loader, busy since an earlier batch, had not finished.
+        """Waits for batches of a loader that was busy without a break since an earlier batch.
 
         The loader starts a batch whenever one is taken. New columns: ``first``, the node at which
-        the first batch of this busy period was taken, and ``since``, ns from there to the end of
-        the wait. A thread that loads batches itself, as PyTorch's ranges tell, has none.
+        the first batch of this busy period was taken, and ``since``, ns from that node to the end
+        of the wait. Threads that load batches themselves (shown by PyTorch's ranges) have no rows.
         """
         near = (pl.col("between") <= pl.lit(self.workers, pl.Int64)).fill_null(value=False)
         awake = pl.lit(self.slept_is_known) & (2 * pl.col("evident") < pl.col("loading"))
@@ -421,8 +422,8 @@ class Batches:
     def paced(self) -> pl.DataFrame:
         """All batches but the first, with ``pace``: upper bound of the loader's time for each, ns.
 
-        Only for threads that copy the input themselves: of other threads, batches without a wait
-        are unknown.
+        Only batches of threads that copy the input to the GPU are listed: of other threads, batches
+        without a wait are unknown.
         """
         most = pl.lit(self.most_ns, pl.Int64)
         pace = pl.when("waited").then("lag").otherwise(pl.min_horizontal("lag", most))

@@ -202,8 +202,9 @@ def largest_headroom(facts: Facts) -> Finding | None:
 def operators(part: Part) -> Frames:
     """Return the time of operators beyond their roofline bound, in usual (not cold) steps.
 
-    ``device, iteration, operator, bound`` (what limits it), ``sizes`` (of its tensors); ``number``
-    of calls, ``kernel_ns`` (time of their kernels), and ``headroom`` (time above the bound, ns).
+    Table ``rows``: ``device, iteration, operator, bound`` (what limits the operator), ``sizes`` (of
+    its tensors); ``number`` of calls, ``kernel_ns`` (time of the calls' kernels), ``headroom``
+    (time above the bound, ns).
     """
     by = ["device", "iteration", "operator", "bound", "sizes"]
     if not has_sizes(part.trace):
@@ -222,12 +223,13 @@ def operators(part: Part) -> Frames:
 
 
 def named_kernels(part: Part) -> Frames:
-    """Return sums over the kernels of each rule: chosen by name, or sequences of tiny kernels.
+    """Return four tables on the kernels that rules select by name or as sequences of tiny kernels.
 
     ``sums``: ``rule, device, iteration``; ``time`` of these kernels, and how much is ``saved`` if
     each sequence became a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and
     ``time`` of these kernels, and ``first``, the op id of the first. ``runs``: number of sequences
-    and of their kernels, by rule. ``lengths``: lengths of tiny kernels, each with its number.
+    and of their kernels, by rule. ``lengths``: distinct lengths of tiny kernels, with their
+    ``number``.
     """
     rows, runs = _of_rules(part)
     first = {
@@ -255,7 +257,7 @@ def named_kernels(part: Part) -> Frames:
 
 
 def layers_of_kernels(part: Part) -> Frames:
-    """Return ``where``: the layers that launch the kernels of `named_kernels`, with their time."""
+    """Return the table ``where``: time of the kernels of `named_kernels` by rule, GPU and layer."""
     rows, runs = _of_rules(part)
     return {"where": part.launched_in({**rows, **runs})}
 

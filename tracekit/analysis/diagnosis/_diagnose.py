@@ -99,18 +99,18 @@ _KINDS_OF = {
 
 @cache
 def score() -> Mapping[str, Any]:
-    """Read rule -> ``claims, wrong``: numbers of findings tested, and of these wrong.
+    """Return each rule's test record: ``claims`` (findings tested) and ``wrong`` (of these).
 
-    Written by benchmarks/findings.py.
+    The record is written by benchmarks/findings.py.
     """
     return read_toml(schemas() / "findings" / "score.toml")
 
 
 def at_most(rule: str, confidence: Confidence) -> Confidence:
-    """Return the `confidence` of a finding, lowered by how its rule did in tests.
+    """Return the `confidence` of a finding, lowered if its rule did badly in tests.
 
-    It is ``perhaps`` if the rule was often wrong, and ``likely`` for ``measured`` if it was rarely
-    tested.
+    The result is ``perhaps`` if the rule was often wrong. If the rule was rarely tested,
+    ``measured`` becomes ``likely``.
     """
     claims, wrong = (score().get(rule, {}).get(key, 0) for key in ("claims", "wrong"))
     if _OFTEN * wrong > claims:
@@ -444,13 +444,13 @@ def _state(now: dict[str, Any] | None, before: dict[str, Any] | None) -> str:
 
 
 def longest_examples(ops: pl.DataFrame, idle: pl.DataFrame) -> Mapping[str, tuple[int, int, int]]:
-    """Return rule -> an example: the longest idle gap or op of the kind that the rule is about.
+    """Return an example for each rule: the longest idle gap or op of the kind that it is about.
 
-    `ops`, and `idle` with ``device, start, end, cause``, are the ops and idle time to choose from.
+    The examples are chosen from `ops` and from `idle` (``device, start, end, cause``).
 
     Returns
     -------
-    rule -> GPU, start and end, ns.
+    Rule -> GPU, start and end of the example, ns.
     """
     cause, kind, name = (pl.col(column).cast(pl.String) for column in ("cause", "kind", "name"))
     about = [

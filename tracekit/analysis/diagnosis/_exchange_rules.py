@@ -36,7 +36,7 @@ _TWICE = 1.5
 
 
 def exposed_collectives(facts: Facts) -> Finding | None:
-    """Find time in which only a collective runs (exposed); each step's last one does not count."""
+    """Find time in which a GPU runs only a collective (exposed), not the last one of a step."""
     each = facts.exchanges
     lost = facts.lost(each, "avoidable")
     late = facts.lost(each.filter("is_late"), "avoidable")

@@ -63,9 +63,9 @@ _STEP = pl.Schema(
 def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
     """Return how long each participant of a collective waits for the last one to arrive.
 
-    Each one waits for the time by which its call is longer than the shortest, which needs no common
-    clock. On one clock the participant that begins last arrives last; without one, that whose call
-    is shortest. Of several such participants none is the last.
+    A participant's wait is the time by which its call is longer than the shortest call, which needs
+    no common clock. The last participant is the one that begins last or, without a common clock,
+    the one with the shortest call. If several participants tie, none is the last.
 
     Parameters
     ----------
@@ -95,16 +95,16 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
-    """Return waits in collectives of steps that are not cold, each at most its op's exposed time.
+    """Return waits in collectives of usual (not cold) steps, limited to each op's exposed time.
 
-    ``caused_ns``: if this participant is last, the mean wait of the other participants for it.
+    ``caused_ns``: for the last participant, the mean full wait of the other participants; else 0.
 
     Parameters
     ----------
     calls
         As for `waits_in_collectives`.
     exposed
-        ``op, exposed``: ns of the op in which nothing but collectives runs on its GPU.
+        ``op, exposed``: how long nothing but collectives runs on the op's GPU during the op, ns.
     """
     waits = waits_in_collectives(calls).drop_nulls(["step", "op"])
     known = waits.join(exposed, on="op", how="left", maintain_order="left")
@@ -120,7 +120,7 @@ def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Lost:
-    """Time lost per step, ns: on the GPU that loses least, the mean, on the GPU that loses most."""
+    """Time lost per step, ns: least, mean and most over GPUs (means over steps)."""
 
     least: float
     mean: float
@@ -274,7 +274,8 @@ class Facts:
     ) -> tuple[str, ...]:
         """Return as texts the layers or ranges where a rule's kernels or idle time are longest.
 
-        `measure` is the function that has measured these; only GPUs in `devices` count, if given.
+        The table ``where`` of the function `measure` has these times. If `devices` is given, only
+        these GPUs count.
         """
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
@@ -315,8 +316,8 @@ class Facts:
     def won(self, lost: Lost) -> float:
         """Return by how much a step could get shorter, ns, if GPUs did not lose the time `lost`.
 
-        If GPUs wait for each other in collectives, it is the loss of the GPU that loses least:
-        with larger gains the other GPUs would wait for it. Else it is the mean loss.
+        If GPUs wait for each other in collectives, the gain is the loss of the GPU that loses
+        least: other GPUs that gain more would wait for that GPU. Else the gain is the mean loss.
         """
         return lost.mean if self.waits.is_empty() else lost.least
 
@@ -326,14 +327,14 @@ class Facts:
 
     @cached_property
     def exchanges(self) -> pl.DataFrame:
-        """Return collectives of steps that are not cold, and the exposed time that could be hidden.
+        """Return collectives of usual (not cold) steps, and the exposed time that could be hidden.
 
-        ``op, device, iteration, kind, stage``; ``time``, its length, and ``exposed`` of it (ns);
-        ``wait_ns``, the time for which the collective waits for its last participant; ``is_late``,
-        whether it begins after the backward pass, with no other collective running when the pass
-        ended; ``ends_step``, whether it is the last of several in a step; ``avoidable``,
-        ``exposed`` or, if less, ``time - wait_ns`` (0 for the last of several collectives of a
-        step, since the next ops need its result).
+        Columns: ``op, device, iteration, kind, stage``; ``time``, the duration of the op, ns;
+        ``exposed``, the part of it in which only collectives run on the GPU; ``wait_ns``, how long
+        the op waits for its last participant; ``is_late``, whether the op begins after the backward
+        pass and no other collective ran when the pass ended; ``ends_step``, whether the op is the
+        last of several in a step; ``avoidable``, the smaller of ``exposed`` and ``time - wait_ns``,
+        but 0 if ``ends_step``, since the next ops need the result.
         """
         own = self.collectives.filter(~is_message()).drop_nulls("op")
         waits = own.filter(pl.len().over("match") > 1).drop_nulls("match").select(
@@ -348,11 +349,12 @@ class Facts:
 
     @cached_property
     def paces(self) -> pl.DataFrame:
-        """How slow each GPU runs equal kernels: ``pace``, its time over the median GPU's.
+        """How slowly each GPU runs the kernels that all GPUs run, compared with the median GPU.
 
-        With two GPUs the reference is the faster one. ``least`` is the lower quartile of the ratio
-        over kernels. No rows if GPUs do not run the same kernels equally often for most of their
-        time, as in a pipeline.
+        ``device``; ``pace``, the time of these kernels over their time at the median GPU's lengths
+        (with two GPUs: the faster GPU's); ``kernels``, their number; ``least``, the lower quartile
+        of the ratio over kernels. No rows if GPUs do not run the same kernels equally often for
+        most of their time, as in a pipeline.
         """
         same = ["name", "launch_size"]
         each, devices = self.found(kernels)["paces"], self.steps["device"].n_unique()
@@ -388,8 +390,9 @@ class Facts:
     def shortened(self, gain: float) -> float:
         """Return by how much a step gets shorter if its GPUs have `gain` ns less work.
 
-        A GPU that waits for input then waits longer, since batches do not come sooner. So does one
-        that waits for launches, except where the host itself waits for the GPU and resumes earlier.
+        A GPU that waits for input then waits longer, since batches do not come sooner. A GPU that
+        waits for launches also waits longer, except where the host itself waits for the GPU and
+        resumes earlier.
         """
         if not self.has_steps:
             return gain

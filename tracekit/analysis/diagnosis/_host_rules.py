@@ -237,8 +237,8 @@ def compilation(facts: Facts) -> Finding | None:
 def sync_in_loop(facts: Facts) -> Finding | None:
     """Find synchronisation inside of steps: the host waits for the GPU, then the GPU for the host.
 
-    Without a wait for a busy GPU the host would be ahead of the GPU by the time waited, and as much
-    of its later delays would be hidden.
+    If the host did not wait for a busy GPU, it would run ahead of the GPU by the time of the wait.
+    Later delays of the host would be hidden up to that time.
     """
     own = facts.idle_of("waiting_call")
     if not (facts.has_steps and facts.is_usual(own)):
@@ -274,7 +274,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
 
 
 def pageable_copies(facts: Facts) -> Finding | None:
-    """Find copies to the GPU from pageable memory, or that block the host as such copies do."""
+    """Find copies to the GPU from pageable memory, and copies that block the host as these do."""
     copies = facts.of_rule(host_copies, "sums", "pageable_copies")
     lost = facts.lost(copies, "exposed")
     if not facts.is_worth(lost.mean):
@@ -424,9 +424,9 @@ def host_copies(part: Part) -> Frames:
 
     ``sums``: ``rule, device, iteration, kind, is_pageable``; ``number``, ``bytes``; ``time``,
     ``exposed`` (no other op runs), ``earlier`` (how much earlier the copy and the next kernel could
-    have started), ns; ``gain``, how many bytes more pinned memory could have copied in the exposed
-    time; ``blocking``, the number of copies whose launching call waits for them; and ``no_input``,
-    the exposed time of copies in backward passes and weight updates, ns.
+    have started), ns; ``gain``, how many more bytes a copy from pinned memory could have moved in
+    the exposed time; ``blocking``, the number of copies whose launching call waits for them; and
+    ``no_input``, the exposed time of copies in backward passes and weight updates, ns.
     """
     each = pl.concat(
         [part.exposed(is_own).with_columns(rule=pl.lit(rule)) for rule, is_own in
@@ -448,7 +448,7 @@ def host_copies(part: Part) -> Frames:
 
 
 def layers_of_copies(part: Part) -> Frames:
-    """Return ``where``: the layers that launch the copies of `host_copies`, with their time."""
+    """Return the table ``where``: time of the copies of `host_copies` by rule, GPU and layer."""
     rows = {rule: part.ops.filter(is_own).collect() for rule, is_own in _of_rules().items()}
     return {"where": part.launched_in(rows)}
 

@@ -353,13 +353,13 @@ def sends(part: Part) -> Frames:
 
 
 def kernels(part: Part) -> Frames:
-    """Return busy time of kernels, their lengths, and times between launches.
+    """Return busy time of kernels, their lengths, and times between launches, in five tables.
 
     ``busy``: by step and GPU, ``length`` (busy time), ``backward`` (part in the backward pass) and
-    ``sum`` of kernel lengths, ns. ``lengths``: distinct lengths of kernels (ns), each with its
-    ``number``; ``apart``: the same of times up to 1 ms between launches of a thread. ``stages``:
-    ``stage, time`` of all ops. ``paces``: by ``device, name, launch_size`` (threads) the median
-    length ``own``, ``number`` and ``total`` length of kernels.
+    ``sum`` of kernel lengths, ns. ``lengths``: distinct kernel lengths (ns), each with its
+    ``number``. ``apart``: distinct times between launches of a thread (ns, up to 1 ms), each with
+    its ``number``. ``stages``: ``stage, time`` of all ops. ``paces``: by ``device, name,
+    launch_size`` (threads) the median length ``own``, ``number`` and ``total`` length of kernels.
     """
     own = part.ops.filter(COMPUTES)
     computing = part.ops.filter(pl.col("kind") == "compute")
@@ -409,15 +409,16 @@ def quantile_of(values: pl.DataFrame, share: float) -> float | None:
 
 
 def idle(part: Part) -> Frames:
-    """Return sums of idle time; and, one by one, gaps whose cause may lie on GPUs of other parts.
+    """Return idle time as sums, and singly the gaps whose cause may lie on GPUs of other parts.
 
     ``sums``: ``process, device, iteration, cause``; ``rests_on, detail`` (data that show the cause,
-    and the host call or activity); ``queued``, whether the late op was launched before the gap;
-    ``is_tiny``, whether a kernel from a sequence of tiny kernels ends the gap; ``is_short``, cause
-    ``host_delay`` or ``launch_latency``, of which the gap has up to 1 ms; ``is_slow, is_long``,
-    cause ``host_delay``, of which the gap has more than 100 us, 1 ms; ``time`` (ns). ``gaps``:
-    numbers of gaps, see `Facts.gaps`. ``last, last_pieces, blocks``: gaps at the end of a GPU's
-    step in which another GPU still works, their pieces, and that GPU's work; see `OwnPieces`.
+    and the host call or activity); ``queued``, whether the op that ends the gap was launched before
+    the gap; ``is_tiny``, whether that op belongs to a sequence of tiny kernels; ``is_short``,
+    whether ``cause`` is ``host_delay`` or ``launch_latency``, and both take up to 1 ms of the gap;
+    ``is_slow, is_long``, whether ``cause`` is ``host_delay`` and takes more than 100 us (1 ms) of
+    the gap; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`. ``last, last_pieces,
+    blocks``: gaps at the end of a GPU's step in which another GPU still works, their pieces, and
+    that GPU's work; see `OwnPieces`.
     """
     own, last = part.idle, part.idle_gaps.last["gap"]
     is_last = pl.col("gap").is_in(last.implode())
@@ -438,8 +439,8 @@ def idle_added(pieces: pl.DataFrame) -> pl.DataFrame:
 def host_calls(part: Part) -> Frames:
     """Return calls of the host during usual steps.
 
-    ``sums``, ns: ``waiting``, in calls that wait for a GPU; ``waiting_in_loop``, the same, but only
-    of threads that launch late afterwards; ``copying``, lengths of copies that block their call.
+    ``sums``, ns: ``waiting``, time in calls that wait for a GPU; ``waiting_in_loop``, the part of
+    it in threads that launch late afterwards; ``copying``, lengths of copies that block their call.
     ``waits, allocations``: ``name, number, time`` (ns) of calls that wait, or allocate or free.
     """
     first, last = part.span.row(0)

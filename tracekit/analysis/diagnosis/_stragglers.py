@@ -70,10 +70,11 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     The time of an op is its duration plus idle time before it that no other GPU caused. Durations
     of collectives do not count, since they last until the last participant comes. Neither does work
     that some ranks do more often than others, such as the update at the root of a reduction or the
-    layers of a pipeline stage: a rank that is late because it has more work is not slow. If the
-    rank `is_it` runs at least 5 % more kernels than the median of the others, idle time does not
-    count: its host has more to launch, while launches of those that wait for it are queued. Copies
-    are not counted as kernels here, as a rank may only copy the loss to the host in addition.
+    layers of a pipeline stage: a rank that is late because it has more work is not slow. `is_it`
+    selects the suspected rank. If this rank runs at least 5 % more kernels than the median of the
+    others, idle time does not count: its host has more to launch, while the launches of the waiting
+    ranks are already queued. Copies are not kernels here, since it may also copy the loss to the
+    host.
     """
     same = ["kind", "name"]
     known = facts.found(work_by_name)

@@ -35,7 +35,7 @@ def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
 
 
 def leading_keys(rows: pl.DataFrame) -> list[str]:
-    """Return those first columns of a table that are grouping keys, such as stage."""
+    """Return the grouping keys (such as stage) with which the columns of a table begin."""
     columns = [name for name in rows.columns if name != "pid"]  # of a stream's process
     keys = list(takewhile(lambda name: name in _KEYS, columns))
     return [name for name in keys if name != "kind" or "name" not in keys]

@@ -28,7 +28,7 @@ def parse_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        If one is unknown, is given twice, or none is given.
+        If a key is unknown or is given twice, or if no key is given.
     """
     return chosen_keys(by, KEYS, "breakdown")
 

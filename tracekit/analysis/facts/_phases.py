@@ -27,7 +27,7 @@ _OF_WORD = {"EXTEND": "prefill", "DECODE": "decode", "MIXED": "mixed", "prefill"
 
 
 def with_phases(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Add ``phase`` (prefill, decode, mixed), ``requests, tokens`` by each step's ``name``."""
+    """Add ``phase`` (prefill, decode, mixed), ``requests, tokens``, read from step names."""
     context, tokens, generation, generated = (_number(_VLLM, group) for group in (1, 2, 3, 4))
     early = _number(_VLLM_EARLY, 1)
     word = pl.coalesce(_text(_SGLANG, 1), _text(_ATOM, 1))

@@ -144,10 +144,10 @@ def _decided(trace: Trace) -> pl.DataFrame:
 
 
 def unknown_passes(trace: Trace) -> str | None:
-    """Return why step time less FP and BP is not weight update time; None if it is.
+    """Return why the rest of a step besides FP and BP cannot count as WU; None if it can.
 
-    It is None if ranges, threads, autograd or the repeating structure of ops identify both FP and
-    BP in each training process.
+    The rest counts as WU if ranges, threads, autograd or the repeating structure of ops identify
+    both FP and BP in each training process.
     """
     decided = trace.once(_decided)
     verdicts = _working(trace)
@@ -210,9 +210,9 @@ def _hands_on(trace: Trace, waiting: str, *, is_gpu: bool) -> bool:
 
 
 def is_message() -> pl.Expr:
-    """Return an expression, true for calls that are sends or receives of one or two participants.
+    """Return an expression that is true for sends and receives of at most two known participants.
 
-    Where more meet, all exchange with all, as in an all-to-all.
+    A ``send_recv`` with more participants is an exchange of all with all, as in an all-to-all.
     """
     members = pl.struct("process", "device").n_unique().over("match")
     meets_several = pl.col("match").is_not_null() & (members > _PAIR)

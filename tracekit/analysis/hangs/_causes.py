@@ -150,8 +150,8 @@ def unequal_calls(calls: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
     -------
     ``party``, ``sequence``, ``turn`` (see `group_calls`); ``problem`` (type, size, dtype, root, or
     order if ranks run the same collectives in a different order), ``field`` (column that differs),
-    ``ranks`` (which differ from the majority; all if there is none), ``waiting`` (the other ranks),
-    ``usual`` (most frequent value) and ``other`` (the other values).
+    ``ranks`` (that differ from the majority; all ranks if there is no majority), ``waiting`` (the
+    other ranks), ``usual`` (most frequent value) and ``other`` (the other values).
     """
     begin = members.group_by("party").agg(pl.col("begin").first())
     begun = calls.join(begin, on="party").filter(pl.col("sequence") >= pl.col("begin"))
@@ -294,12 +294,13 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     problem is a `cause` in any of these cases:
 
     - Its ranks made unequal calls.
-    - Its ranks launched a collective that their GPUs did not start, and some wait in no other one.
-    - Its ranks are missing in a collective, and some of them wait in no other one.
+    - Its ranks launched a collective that their GPUs did not start, and some of these ranks wait in
+      no other collective.
+    - Its ranks are missing in a collective, and some of these ranks wait in no other collective.
     - Ranks wait for each other in a cycle (``problem`` is then deadlock).
 
-    If all ranks joined the collective, or the work that waits is of unknown kind, the problem is
-    `unknown`, or a `consequence` if another problem is a cause. All other problems are
+    If all ranks joined the collective, or the kind of the waiting work is unknown, the problem is
+    `unknown`; but if another problem is a cause, it is a `consequence`. All other problems are
     consequences.
     """
     waits: dict[int, set[int]] = {}
@@ -357,8 +358,8 @@ def ranks_in(row: Mapping[str, Any], key: str) -> list[int]:
 def silent_peers(peers: pl.DataFrame, events: pl.DataFrame) -> list[Problem]:
     """Return problems: ranks that the last answer of NCCL's RAS lists as silent, dead or failed.
 
-    They are followed by processes that only an event reports as dead or silent; RAS does not give
-    their ranks.
+    Further problems are processes that only an event of RAS reports as dead or silent; their ranks
+    are unknown.
     """
     latest = peers.filter(pl.col("query") == pl.col("query").max())
     problem = (

@@ -56,7 +56,7 @@ def on_timeline(calls: pl.DataFrame, trace: Trace) -> tuple[pl.DataFrame, str]:
     ``message_bytes`` by its ranks (null if unknown or different); ``recorded`` (ranks whose call is
     in the trace) and ``unrecorded`` (ranks whose call is only in a dump); ``completed`` (ranks
     whose dump marks it as ended; none for gloo and MPI); ``stage`` and ``iteration`` from the
-    trace. And a sentence with the number of joined calls, and by which evidence.
+    trace. And a sentence with the number of joined calls and the evidence used.
 
     Raises
     ------
