@@ -63,14 +63,15 @@ def find_hang(
 ) -> Answer:
     """Return the answer of the command `hang`: why a job hangs, by dumps of its ranks.
 
-    A row is the first problem of a group of ranks, causes first. Only the first is certain: later
-    collectives of the group may be matched wrongly. Times of different hosts are not compared.
+    There is one row per group of ranks: the group's first problem. Causes come first. Later
+    problems are not listed, since later collectives of the group may be matched wrongly. Times of
+    different hosts are not compared.
 
     ``problem`` is missing (ranks did not join), deadlock (ranks wait for each other in a circle),
-    type, size, dtype, order (ranks differ in these at one collective), unstarted (GPUs of some
-    ranks have not begun what others run), unfinished (all joined, not all completed), no_dump (a
-    rank left none, and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls
-    than others in two equal answers of RAS).
+    type, size, dtype, order (ranks differ in these at one collective), unstarted (some GPUs have
+    not begun the collective), unfinished (all joined, not all completed), no_dump (a rank left
+    none, and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls than
+    others in two equal answers of RAS).
 
     ``tables`` are ``ranks``, with each rank's last collective, and, given a trace, its `last_work`;
     and ``collectives``, the result of `on_timeline`.
@@ -85,7 +86,7 @@ def find_hang(
         Sentences on data that is missing.
     trace
         A trace of some of these ranks, recorded at the same time; `on_timeline` joins it with the
-        dumps. If that fails, it is left out, with a warning.
+        dumps. If that fails, the trace is left out, with a warning.
 
     Raises
     ------
@@ -173,9 +174,9 @@ def rank_texts(ranks: Iterable[int]) -> str:
 def collective_problems(
     calls: pl.DataFrame, members: pl.DataFrame, compared: pl.DataFrame | None = None
 ) -> list[Problem]:
-    """Return the first problem of each process group; unequal calls before missing calls.
+    """Return the first problem of each process group; of several at one collective, unequal calls.
 
-    Only calls in `compared` are searched for unequal ones; None: all.
+    Unequal calls are sought in `compared`, or, if that is None, in `calls`.
     """
     sizes = members.group_by("party").agg(members=pl.len())
     names = calls.group_by("party").agg(pl.col("group", "description").first())
@@ -351,7 +352,7 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def readable_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows for display: ranks as text, without the column of sentences and empty ones."""
+    """Return rows for display: ranks as text, without ``says`` and columns that are empty."""
     texts = {
         name: pl.Series([rank_texts(each) for each in rows[name].to_list()], dtype=pl.String)
         for name in ("ranks", "waiting")
@@ -398,7 +399,7 @@ _STATES = ("state", "state_to")
 
 
 def unpaired_messages(entries: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """Return each pair of ranks' first message without its other side, or with unequal sizes.
+    """Return, per pair of ranks, the first message that one rank lacks or whose sizes differ.
 
     Messages have no number, so the n-th send of a pair is matched with its n-th receive; pairs
     whose recorders lost entries are left out.

@@ -48,21 +48,22 @@ _SILENT = "; nothing was recorded since: the recorders may have stopped"
 
 
 def find_hang_in_run(trace: Trace) -> Answer:
-    """Explain why a job hangs, from a run of its ranks alone: recordings cut while it hung.
+    """Explain why a job hangs, from traces of its ranks that were cut off while the job hung.
 
-    Calls of a communicator are numbered (from 1) on each rank, and aligned at the last of the
-    collectives that were matched on most ranks; without these at the first call, if the creation of
-    the communicator was recorded. A call whose launch has no recorded kernel hangs if its file has
-    records later than the call by at least a second, and by at least twice the run's longest time
-    from launch to end of an op. If the recording lasted that long after the call, but without a
-    record, the role is ``unknown``: the profiler may have stopped.
+    Calls of a communicator are numbered from 1 on each rank. Ranks are aligned at the last of the
+    collectives that were matched on most ranks; if none was matched, at the first call, provided
+    that the creation of the communicator was recorded. A call without a recorded kernel hangs if
+    its trace file still has records some time after the call: at least a second, and at least twice
+    the run's longest time from launch to end of an op. If the recording lasted that long after the
+    call but has no later record, the role is ``unknown``: the profiler may have stopped.
 
     Returns
     -------
-    Rows as of `find_hang`; in addition the problems ``ended`` (the recordings of `ranks` end before
-    the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work of
-    unknown kind waits); and ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
-    ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, as `_ranks` returns it.
+    The columns of `find_hang`, with further values of ``problem``: ``ended`` (the recordings of
+    `ranks` end before the others wait), ``partial`` (other ranks cannot be compared) and
+    ``unended`` (work of unknown kind waits); and with ``silent_ns``, how long nothing was recorded.
+    ``meta``: ``ranks``, ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, as
+    `_ranks` returns it.
 
     Raises
     ------

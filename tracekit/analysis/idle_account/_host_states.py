@@ -222,9 +222,9 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
 def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
     """Return ``pair, start, end`` (ns), ``name``: the part of each gap taken as compilation.
 
-    It goes from the start of the gap to its last call that links GPU code, or to its last call that
-    loads code if the process started another program (a compiler) earlier in the gap. Time before
-    that program started is left out while all known threads of the process sleep.
+    This part goes from the start of the gap to the gap's last call that links GPU code. If the
+    process started another program (a compiler) in the gap, the last later call that loads code
+    counts, too. Time before the program started is left out while all threads of the process sleep.
 
     Parameters
     ----------
@@ -398,12 +398,12 @@ def name_states(intervals: pl.DataFrame, state: str) -> pl.DataFrame:
 
 
 def waited_before(gaps: pl.DataFrame, waiting: pl.DataFrame) -> pl.DataFrame:
-    """Return how long the host waited for the GPU before each gap: ``gap, ahead, credit`` (ns).
+    """Return ``gap, ahead, credit`` (ns): how long the host waited for the GPU before each gap.
 
-    ``credit`` is the time in waiting calls from ``ahead``, the end of the last launch whose op was
-    queued for long, to the start of the gap: the host would have been earlier without them. `gaps`
-    has ``gap, pair`` (of threads, see `pairs_of`), ``start, ahead``; `waiting` has ``pair, start,
-    end``.
+    ``ahead`` is the end of the last launch whose op was queued for long. ``credit`` is the time in
+    waiting calls from ``ahead`` to the start of the gap: without these calls, the host would have
+    been earlier by that time. `gaps` has ``gap, pair`` (of threads, see `pairs_of`), ``start,
+    ahead``; `waiting` has ``pair, start, end``.
     """
     blocks = merged(waiting, ["pair"])
     since = pl.min_horizontal(pl.col("ahead").fill_null(_LONG_AGO), "start")

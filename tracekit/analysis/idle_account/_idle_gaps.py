@@ -145,8 +145,8 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     -------
     One row per gap: ``gap, process`` (of the late op), ``device, start, end``; the ops ``before``
     and ``ended_by`` around the gap, and the late op ``after``; its ``stage, launch_thread,
-    launch_start, launch_end, brings_input`` (whether it copies input from the host); ``ahead``, the
-    last time at which the host was ahead: the end of a call whose op was then queued for longer
+    launch_start, launch_end, brings_input`` (whether it copies input from the host); ``ahead``,
+    when the host was last ahead of the GPU: the end of a launch whose op was then queued for longer
     than `AHEAD_NS`; ``by_loader``, whether a data loader's thread launched the op that ends the
     gap.
     """
@@ -473,9 +473,10 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Add to busy intervals (`blocks`) those (`pieces`) in which a GPU waits for a busy GPU.
+    """Add to GPUs' busy intervals (`blocks`) the waits (`pieces`) of a GPU for a busy GPU.
 
-    Such a wait counts as the busy GPU's activity: a third GPU may wait for the waiting one.
+    In such a wait, the waiting GPU counts as busy with the busy GPU's activity, since a third GPU
+    may wait for it.
     """
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])

@@ -51,7 +51,7 @@ _NOWHERE = pl.lit(None, pl.Int64).alias("range")
 def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the GPUs' idle time inside steps, by the NVTX range in which the host was meanwhile.
 
-    It is the innermost push/pop range of the thread on which iterations run.
+    The range is the innermost push/pop range of the thread on which iterations run.
 
     Parameters
     ----------

@@ -98,8 +98,8 @@ def idle_sums(
 def of_parts(trace: Trace, work_on: Callable[[Trace], partial[Frames]]) -> Frames:
     """Compute tables on each part (one or some trace files) of a run, and concatenate them.
 
-    `work_on` returns a part's computation, still to be run. Files of GPUs that copy to each other
-    are joined into one part.
+    `work_on` returns the function (without arguments) that computes a part's tables. Files of GPUs
+    that copy to each other are joined into one part.
     """
 
     def found_in(together: Sequence[tuple[int, int]]) -> Frames:

@@ -41,10 +41,10 @@ _COLUMNS = (
 def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     """Return the peak memory use of each GPU before and in training.
 
-    Training begins with the first iteration on the host, and on a GPU at the latest with its first
-    kernel of stage FP, BP or WU, collectives excluded (they distribute the first weights); without
-    such a kernel, with its first kernel. Allocations of the first iteration before its first kernel
-    belong to training.
+    Training begins with the first iteration on the host. On a GPU it begins with the first kernel
+    of stage FP, BP or WU if that is earlier (collectives do not count, as they distribute the first
+    weights), or, without such a kernel, with the first kernel. Allocations of the first iteration
+    before its first kernel belong to training.
 
     Parameters
     ----------
@@ -61,8 +61,9 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     metadata are those of the command `memory`. ``extra_percent`` is 100 (own - others) / others in
     training, where `others` is the median of the other GPUs that ran ops.
 
-    Samples are matched with GPUs by UUID; if samples or GPUs have none, by index, provided that all
-    GPUs are on one host. They are aligned with the run by the Unix time at which recording began.
+    Samples are matched with GPUs by UUID; if samples or GPUs have no UUID, by index, provided that
+    all GPUs are on one host. Sample times are aligned with the run by the Unix time at which
+    recording began.
 
     Raises
     ------

@@ -41,15 +41,15 @@ _NS = 10**9
 
 
 def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add ``bytes``, the least that each operator reads and writes; null if it is unknown.
+    """Add ``bytes``, the least that each operator reads and writes; null if unknown.
 
     Parameters
     ----------
     rows
-        Columns of `recorded_operators`; ``flops``; ``wants_input`` and ``wants_weight``
-        (whether a backward operator computes that gradient); ``precision``, which gives the width
-        of a multiplication's operands if types were not recorded (as with `emit_nvtx`); and
-        ``element_bytes``, bytes per element that a kernel copies, by its name.
+        Columns of `recorded_operators`; ``flops``; ``wants_input`` and ``wants_weight`` (whether a
+        backward operator computes the gradient of its input, of its weight); ``precision``, which
+        gives the width of a multiplication's operands if types were not recorded (as with
+        `emit_nvtx`); and ``element_bytes``, bytes per element that a kernel copies, by its name.
     """
     of_operands = pl.when(pl.col("form").is_in(list(MULTIPLYING_FORMS))).then("precision")
     typed = rows.with_columns(types_text=pl.col("types").list.join("\t"), operands=of_operands)
@@ -228,7 +228,7 @@ def _of_gradients() -> pl.Expr:
 def with_peaks(
     trace: Trace, work: pl.DataFrame, peak: int | None
 ) -> tuple[pl.DataFrame, dict[str, Mapping[str, int]]]:
-    """Add ``ideal_ns``, the time of the FLOPs at the peak rate; return the peaks used as well."""
+    """Add ``ideal_ns``, time of FLOPs at the peak rate; also return GPU -> precision -> peak."""
     if peak is not None:
         return work.with_columns(ideal_ns=pl.col("flops") / peak * _NS), {"given": {"any": peak}}
     devices = trace.read("devices").select("device", "name")
@@ -252,7 +252,7 @@ def with_peaks(
 def memory_bandwidths(trace: Trace, rate: int | None) -> pl.DataFrame:
     """Return ``device, name, bandwidth``: peak memory rate, bytes/s; null if unknown.
 
-    It is `rate` if given, else the recorded one, else that of the GPU's model.
+    The rate is `rate` if given, else the recorded rate, else the known rate of the GPU's model.
     """
     if rate is not None and rate <= 0:
         raise UsageError(

@@ -270,10 +270,10 @@ def attention_of_requests(query: pl.Expr, key: pl.Expr, value: pl.Expr, pairs: p
 
 
 def sliding(data: pl.Expr, weight: pl.Expr, positions: pl.Expr) -> pl.Expr:
-    """Return convolution FLOPs: 2 N |weight| per output position (per input one if transposed).
+    """Return convolution FLOPs: 2 N |weight| per position that the weight slides over.
 
-    Each element of the weight is used once at each position of each sample, however channels are
-    grouped.
+    N is the number of samples. `positions` are those of the output, or, if the convolution is
+    transposed, of the input. How channels are grouped does not matter.
     """
     axes = weight.list.len() - 2
     samples = pl.when(data.list.len() == axes + 2).then(data.list.first()).when(
@@ -312,8 +312,8 @@ def backward_positions(
 ) -> pl.Expr:
     """Return how often a convolution applied its weight, from the sizes in its backward pass.
 
-    If it is not recorded whether the convolution is transposed, the channels may show it, or the
-    number may be the same either way; else null.
+    If it is not recorded whether the convolution is transposed, the numbers of channels decide. If
+    these allow both and the results differ, the result is null.
     """
     axes = weight.list.len() - 2
     before = -1 - axes.cast(pl.Int64)

@@ -75,8 +75,8 @@ _MULTIPLYING = pl.col("form").is_in(list(MULTIPLYING_FORMS))
 def on_tensor_cores(name: pl.Expr) -> pl.Expr:
     """Find which kernels use Tensor Cores (AMD: matrix cores), by their names; null if unclear.
 
-    TF32, BF16 and FP8 products run only there, FP32 never; for FP16 the name of the instruction in
-    the kernel's name decides.
+    Matrix products in TF32, BF16 and FP8 always use Tensor Cores, products in FP32 never do. For
+    FP16, the name of the instruction in the kernel's name decides.
     """
     precision = precision_by_name(name)
     multiplying = multiplies(name)
@@ -128,10 +128,10 @@ def precision_by_type(types: pl.Expr) -> pl.Expr:
 
 
 def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl.DataFrame:
-    """Return a row per operator with FLOPs, such as a matrix product, and per lone such kernel.
+    """Return one row per operator with FLOPs, such as a matrix product, and per lone kernel.
 
-    A lone kernel is by its name a matrix product or convolution, and was launched outside of all
-    operators with recorded sizes.
+    A lone kernel was launched outside of all operators with recorded sizes; its name shows a matrix
+    product or convolution.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def work_done(trace: Trace, *, causal: bool = False, moving: bool = False) -> pl
     took longest), ``operator, sizes, types, dtype, form`` (kind of FLOPs formula), ``precision,
     flops, bytes`` (null where unknown), ``kernels`` and ``kernel_ns``: number and total time of its
     kernels; ``tensor_core_ns`` and ``tensor_core_unknown_ns``: time on Tensor Cores, and time of
-    kernels whose names leave that open; and ``recomputed``, see `counted_operators`.
+    kernels that may use them or not, by their names; and ``recomputed``, see `counted_operators`.
     """
     counted = counted_operators(
         recorded_operators(trace), backward_nodes(trace), backward_graphs(trace)

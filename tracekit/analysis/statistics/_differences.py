@@ -133,10 +133,10 @@ def mean_errors(
     samples: tuple[Numbers | Floats, Numbers | Floats],
     regular: tuple[Regular | None, Regular | None],
 ) -> tuple[tuple[Floats, Floats], Floats, Flags]:
-    """Return the error of the difference of two means, per row of two samples.
+    """Return how uncertain the difference of the means of two samples is, for each row.
 
-    If one run has at most half the steps of the other, its steps are taken to vary at least as much
-    as those: slow steps that are rare in the long run may be lacking in the short one by chance.
+    If one sample has at most half as many steps as the other, its steps are assumed to vary at
+    least as much as the other's: rare slow steps may be lacking in the short sample by chance.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def welch_error(
 ) -> tuple[Floats, Floats]:
     """Return the variance of a difference of two means, and its Welch degrees of freedom.
 
-    Those of either mean (`freedoms`) are by default the ones of `long_run`.
+    `freedoms` are the degrees of freedom of both means, by default those of `long_run`.
     """
     variance = variances[0] + variances[1]
     below = variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1]

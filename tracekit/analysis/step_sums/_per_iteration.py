@@ -88,7 +88,7 @@ def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        If one is unknown, is given twice, or cannot be combined; or if none is given.
+        If a key is unknown, is given twice or cannot be combined, or if no key is given.
     """
     keys = chosen_keys(by, COMPARE_KEYS, "comparison")
     alone = next((key for key in keys if key in (*_ALONE, "step")), None)
@@ -107,8 +107,8 @@ def per_iteration(
 ) -> Measured:
     """Measure the time in each step of a run by the keys `by`.
 
-    Times of ops are exposed time if grouped by stage, else busy time, within a step as
-    ``docs/breakdown.md`` defines it, added over devices. API calls count in the iteration in
+    By stage, the time of ops is exposed time, else busy time. It is added over devices;
+    ``docs/breakdown.md`` defines where a step begins and ends. API calls count in the iteration in
     which they begin on the host; their lengths are sums of durations over all threads. Traffic
     counts in the iteration that launched it.
 
@@ -184,7 +184,7 @@ def skipped_of(trace: Trace, skip: Skip) -> int:
 def cold_meta(trace: Trace, skip: Skip) -> dict[str, dict[str, int | None]]:
     """Return metadata ``cold`` on the cold steps that are left out of all values per step.
 
-    ``last`` is null where the processes' step numbers differ.
+    The entry has the fields of `Cold`, but ``last`` is null if the processes' step numbers differ.
     """
     cold = cold_of(trace, skip)
     last = cold.last if numbered_alike(trace) is trace else None
@@ -236,7 +236,7 @@ def steps_by_phase(trace: Trace) -> pl.DataFrame:
 def owners_of(times: StepTimes, *, as_one: bool) -> pl.DataFrame:
     """Return the pairs ``process, device`` on which the measured steps ran.
 
-    With `as_one` the run is one step: its processes and GPUs.
+    With `as_one` the run is one step: the pairs of the whole run.
     """
     windows = times.windows if as_one else times.windows.drop_nulls("iteration")
     return windows.select(_OWNER).unique()
@@ -404,8 +404,8 @@ def in_one_account(
 ) -> tuple[list[Measured], tuple[str, ...]]:
     """Make runs comparable by splitting idle time into the same parts; also return these parts.
 
-    If any run's iterations were inferred from its GPU work, it is unknown when its host was in one;
-    then idle time ``between_steps`` counts as ``idle`` in all runs.
+    If a run's iterations were inferred from its GPU work, it is unknown when its host was in an
+    iteration. Then ``between_steps`` counts as ``idle`` in all runs.
     """
     inferred = pl.col("source") == "structure"
     if all(each["iterations"].filter(inferred).head(1).collect().is_empty() for each in traces):

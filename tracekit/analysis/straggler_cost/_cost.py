@@ -205,13 +205,13 @@ def straggler_cost(
 ) -> Answer:
     """Return the answer of the command `straggler_cost`: cost of each group's stragglers.
 
-    The job's steps are replayed with different op lengths: ideal ones (each computation takes the
-    mean, each communication the median of its kind over all workers and steps); ideal except for
-    one group's ops, which take as long as recorded; and recorded except for one group's ops.
+    The job's steps are replayed with three sets of op lengths: all ideal; ideal, but one group's
+    ops as recorded; and recorded, but one group's ops ideal. An ideal computation takes the mean of
+    its kind over all workers and steps, an ideal communication the median.
 
     Groups that slow the job most come first; wins of several groups do not add up. For
-    ``sequence_correlation`` see `_sequence_correlation`; it is null if forward or backward lengths
-    do not vary. ``slowdown`` of ``meta`` is S of the paper.
+    ``sequence_correlation`` see `_sequence_correlation`; the column is null if forward or backward
+    lengths do not vary. ``slowdown`` of ``meta`` is S of the paper.
 
     Source: Lin et al., OSDI 2025, equation 1 and section 4.
 
@@ -231,7 +231,7 @@ def straggler_cost(
     MissingDataError
         If the timeline contains no computation.
     UndecidedError
-        If its ops wait for each other in a cycle.
+        If ops of the timeline wait for each other in a cycle.
     """
     if by not in KEYS:
         raise UsageError(f"stragglers have no key {by!r}", f"choose one of {', '.join(KEYS)}")

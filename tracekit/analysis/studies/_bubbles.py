@@ -103,10 +103,10 @@ def pipeline_bubbles(
 ) -> Bubbles:
     """Return how long each pipeline stage is idle in each step while other stages work.
 
-    A stage is a device (without GPU work, a process), numbered in order. It works while a compute
-    kernel of FP or BP runs (any compute kernel, if none is known to be of these); without GPU work,
-    while a range of FP or BP is open and no range in which it sends or waits. A step lasts from the
-    first begin to the last end of work on any stage.
+    A stage is a device (without GPU work, a process), numbered in order. A stage works while a
+    compute kernel of FP or BP runs (if no kernel is known to be of FP or BP: any compute kernel).
+    Without GPU work, it works while a range of FP or BP is open and no range in which it sends or
+    waits. A step lasts from the first begin to the last end of work on any stage.
 
     Parameters
     ----------

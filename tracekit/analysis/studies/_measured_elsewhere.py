@@ -43,11 +43,10 @@ def read_times(path: Path) -> pl.DataFrame:
                                     an unnamed amount of work, equal in all rows, which counts as
                                     an epoch
         ``fp_bp_s``, ``wu_s``       optional: parts of that time, FP+BP and weight update
-        ``scaling``                 optional: ``strong`` or ``weak``, for times that count in one
-                                    of the two only
+        ``scaling``                 optional: ``strong`` or ``weak``; null: the time counts in both
         ``parameters``              optional: the network's number of parameters, such as ``60M``
-        ``run``                     optional: a name
-        ==========================  ===============================================================
+        ``run``                     optional: a name ==========================
+        ===============================================================
 
         The ending of a time column names its unit: s, ms, us or ns, such as ``step_ms``.
 

@@ -47,11 +47,11 @@ def overhead(study: pl.DataFrame, *, baseline: str = "p2p", apart: bool = False)
     The function `overhead` in `questions.py` lists options and columns.
 
     Runs of equal network, batch and number of GPUs (and of equal label ``scaling``) are compared by
-    the medians of their times; an unknown value equals only an unknown value. Left out are runs of
-    unknown method, and several runs that agree in all known labels but lack ``network`` or
-    ``batch``, since they may be different programs. With `apart`, runs are not pooled: each is
-    compared with each run of the baseline, and none is left out. With times T of a method m and of
-    the baseline b
+    the medians of their times; an unknown value equals only an unknown value. Runs of unknown
+    method are left out. So are runs without ``network`` or ``batch`` that agree with another run in
+    all known labels, since both may be different programs. With `apart`, runs are not pooled: each
+    run is compared with each run of the baseline, and no run is left out. With times T of a method
+    m and of the baseline b
 
         overhead_percent = 100 (T_m - T_b) / T_b
         throughput_ratio = T_b / T_m         images per second, method over baseline
@@ -249,18 +249,18 @@ def crossovers(overheads: pl.DataFrame, along: Along = "batch") -> Answer:
 
     ``crossing`` lies between two neighbouring sizes, one with an overhead above 0 and one of at
     most 0: there the logarithm of the ratio of times is interpolated linearly over that of the
-    size. Its interval goes from ``crossing_from``, the last smaller size at which the method is
-    significantly slower (the whole interval of the overhead is above 0), to ``crossing_to``, the
-    first larger size at which the method is significantly faster; the other way round if the method
-    falls behind the baseline as the size grows. Times from a table have no intervals: the sign of
-    their overhead counts as significant. A recorded run without an interval is never significant.
-    An end is null if no size is significant; all three are null if the sign of the overhead never
-    changes, or changes several times.
+    size. Its interval goes from ``crossing_from`` to ``crossing_to``. ``crossing_from`` is the last
+    smaller size at which the method is significantly slower (the whole interval of the overhead is
+    above 0), ``crossing_to`` the first larger size at which the method is significantly faster. If
+    the method falls behind the baseline as the size grows, slower and faster are swapped. Times
+    from a table have no intervals: the sign of their overhead counts as significant. A recorded run
+    without an interval is never significant. An end is null if no size is significant; all three
+    are null if the sign of the overhead never changes, or changes several times.
 
     Parameters
     ----------
     overheads
-        Rows of `overhead`, with a column ``parameters`` if `along` is that.
+        Rows of `overhead`; for `along` = ``parameters`` with a column ``parameters``.
     along
         The size that grows: ``batch`` (within each network) or ``parameters`` (over networks).
     """
