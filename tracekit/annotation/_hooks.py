@@ -362,9 +362,9 @@ class Hooks:
                 self.hook_step(kind)
 
     def add_optimizer(self, optimizer: Any) -> None:
-        """Install a hook on the steps of a new optimizer, so that they end iterations.
+        """Install a hook on the steps of a new optimizer.
 
-        If the program chose optimizers for that, those alone end iterations.
+        Its steps end iterations unless the program chose other optimizers for that.
         """
         if not self._has_own_optimizers:
             self._register(optimizer)

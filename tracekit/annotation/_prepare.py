@@ -77,7 +77,7 @@ def _on_path(environment: Mapping[str, str], folder: str = _HERE) -> dict[str, s
 
 
 def prepare(layers: int) -> None:
-    """Annotate this program once it imports PyTorch; one without PyTorch is not slowed down.
+    """Annotate this program once it imports PyTorch; programs without PyTorch are not slowed down.
 
     `layers` is the depth of layers that get ranges.
     """

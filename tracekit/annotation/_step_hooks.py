@@ -69,8 +69,8 @@ class Steps:
     def take_input(self) -> None:
         """Note that input is read, which begins an iteration if none is open.
 
-        If the open iteration is over, it ends first: an optimizer has stepped in it or, if the
-        program has no optimizer, it had a backward pass.
+        The open iteration ends first if an optimizer has stepped in it or, if the program has no
+        optimizer, if it had a backward pass.
         """
         if self._stepped or self._is_over:
             self._end()
@@ -79,7 +79,7 @@ class Steps:
     def take_forward(self) -> None:
         """Note a forward pass, which begins an iteration if none is open.
 
-        If the open one is over (a backward pass, no optimizers), it ends first.
+        An open iteration that had a backward pass ends first, if the program has no optimizer.
         """
         if self._is_over:
             self._end()
@@ -89,8 +89,8 @@ class Steps:
     def take_backward(self) -> None:
         """Note a backward pass.
 
-        After two without a forward pass between and without optimizers, it is marked in the trace
-        that iterations cannot be told apart.
+        If two backward passes follow each other without a forward pass, and the program has no
+        optimizer, a mark in the trace states that iterations cannot be told apart.
         """
         if self._is_over and not self._has_forward:
             self._say(UNKNOWN)
@@ -105,8 +105,8 @@ class Steps:
     def take_clear(self, *, compiles: bool) -> None:
         """Note that gradients are cleared; end the iteration if no hook can see weight updates.
 
-        None can if the program updates weights by hand (without an optimizer), or in an optimizer
-        that is compiled (`compiles`: whether parts of the program are compiled).
+        Hooks see no update if the program updates weights without an optimizer, or in a compiled
+        optimizer (`compiles`: whether parts of the program are compiled).
         """
         if self._is_over or (compiles and self._has_backward and not self._last_step):
             self._end()
@@ -114,9 +114,9 @@ class Steps:
     def take_step(self, optimizer: Any) -> None:
         """Note an optimizer's step: an iteration ends once all optimizers in use have stepped.
 
-        If an optimizer steps twice in an iteration, those that have not stepped in it are no longer
-        in use. At an optimizer's first step, optimizers that last stepped before its creation are
-        no longer in use either.
+        If an optimizer steps twice in an iteration, optimizers without a step in that iteration are
+        no longer in use. At an optimizer's first step, optimizers that last stepped before its
+        creation are no longer in use either.
         """
         made = self._optimizers.get(optimizer, 0)
         if id(optimizer) in self._stepped:
@@ -134,10 +134,7 @@ class Steps:
 
     @property
     def are_counted(self) -> bool:
-        """True if steps are only counted: nothing is recorded, and there is a single optimizer.
-
-        Each of its steps is then an iteration.
-        """
+        """True if nothing is recorded now, and each step of the only optimizer is an iteration."""
         return self._windows is not None and self._windows.rests and len(self._optimizers) == 1
 
     def count(self) -> None:
@@ -149,9 +146,9 @@ class Steps:
     def set_apart(self) -> None:
         """Close the open iteration when evaluation starts or the data ends.
 
-        It is closed only if an optimizer has stepped in it (without optimizers: a backward pass
-        ran), or if it has only read input. One that only read input does not count: its number goes
-        to the next.
+        The iteration is closed if an optimizer has stepped in it (in a program without optimizers:
+        if a backward pass ran), or if it has only read input. An iteration that has only read input
+        does not count: the next one gets its number.
         """
         if self.has_input_alone or self._stepped or self._is_over:
             self._end()

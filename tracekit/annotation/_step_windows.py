@@ -112,7 +112,7 @@ class Windows:
             self.rest(removed=False)
 
     def rest(self, *, removed: bool) -> None:
-        """Remove the hooks not needed to count optimizer steps, or (not `removed`) restore them."""
+        """Remove the hooks not needed to count optimizer steps; without `removed`, restore them."""
         if self.on_rest is not None and removed != self.rests:
             self.rests = removed
             self.on_rest(removed=removed)

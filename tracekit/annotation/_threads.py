@@ -20,9 +20,9 @@ Call = Callable[[], Any]
 
 
 class Roles:
-    """What each data set is used for, by `id`: true for training, false only for evaluation.
+    """What each data set (by `id`) is used for: true for training, false for evaluation only.
 
-    Both kinds of loaders may be read while gradients are enabled.
+    Both kinds of data sets may be read while gradients are enabled.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Thread(threading.local):
     def loss(self, call: Call, *, has_grad: bool) -> Any:
         """Run the loss function, in a range of its own if gradients are enabled (`has_grad`).
 
-        A loss of an evaluation gets none.
+        In an evaluation, the loss gets no range.
         """
         if self.evaluates or not has_grad:
             return call()

@@ -612,7 +612,7 @@ class StepSums(NamedTuple):
 class NameLabels(NamedTuple):
     """Labels of range names in paths: `inside` a numbered step, and `outside` of such steps.
 
-    A label is an index. Inside, the step's own number in a name is replaced (see `find_labels`).
+    A label is a row of `Labels.texts`. Inside, the step's number is replaced (see `find_labels`).
     """
 
     inside: Array

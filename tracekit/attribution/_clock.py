@@ -372,7 +372,7 @@ class Jumps:
 
     After the jump all GPU times are too large. Host waits and synchronous copies then seem to
     return before their GPU work has ended, and every op seems to start at least that much later
-    than its launch. Before the jump, neither is so.
+    than its launch. Before the jump, waits and ops show neither.
     """
 
     def __init__(self, syncs: Iterable[pl.DataFrame]) -> None:

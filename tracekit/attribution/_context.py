@@ -92,10 +92,10 @@ class Follower:
         """Evidence for autograd threads, by thread."""
 
     def recorded(self) -> pl.Series:
-        """Mask the backward windows (intervals in which a backward pass may run) recorded in full.
+        """Return a mask: the backward windows (a backward pass may run) that were recorded in full.
 
-        As it is not known exactly where the recording was cut, a window at its edge counts only if
-        a possible autograd thread launches work in it.
+        It is not known exactly where the recording was cut. So a window at the edge of the
+        recording counts only if a possible autograd thread launches work in it.
         """
         windows, stretches = self._windows, self._windows.stretches
         team = np.repeat(np.arange(windows.begun.size), np.diff(stretches.first))

@@ -95,8 +95,8 @@ def collective_calls(
     The size of a kernel's collective comes from the NVTX payload of its NCCL calls; else from the
     log, if log and trace have equally many calls of that process and kind; else from the user.
 
-    A size is never taken from a kernel's name. An algorithm is taken from the name only of kernels
-    that implement a single algorithm, not of NCCL's general kernels, which implement all.
+    A size is never taken from a kernel's name. An algorithm is taken from the name only if the
+    kernel implements a single algorithm; NCCL's general kernels implement all.
 
     Parameters
     ----------

@@ -133,9 +133,8 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
     """Return the first nine ranks of the job that are not recorded.
 
     Ranks between recorded ranks are always found. If the rank of each process with GPU work is
-    known, later ranks are found, too, up to the size of the job or of its largest communicator.
-    Then also ranks before the first recorded one are found, unless all ranks come from file names,
-    which may count from 1.
+    known, later ranks are found, too, up to the size of the job or of its largest communicator. So
+    are ranks before the first one, unless all ranks come from file names (which may count from 1).
     """
     tables, named = excerpt(trace), process_ranks(trace)
     ranks = named["rank"].drop_nulls().unique().sort().to_list()

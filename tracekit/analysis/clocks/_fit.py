@@ -140,9 +140,9 @@ def fit(pairs: Pairs, messages: Messages) -> Fit:
 
     Causality of calls and messages limits the offset to a range. The offset is the median
     difference between end times of calls; if it lies outside of the range, it is moved to the
-    nearest value inside (unless the range is empty). From messages alone, the offset is the middle
-    of the range. The offset is accepted if there are enough calls or messages, if the remaining
-    differences are well under the median call length, and if in hardly any call one participant
+    nearest value inside (unless the range is empty). From messages alone it is the middle of the
+    range. The result is accepted if there are enough calls or messages, if the remaining
+    differences are well under the median call length, and if in hardly any call a participant
     leaves before another enters.
     """
     parts = _parts(pairs.other_end, pairs.end - pairs.other_end)

@@ -147,8 +147,7 @@ def staging_calls(trace: Trace) -> pl.DataFrame:
     ``report, process, thread, rank, function, start, end`` (ns), by process and start;
     ``message_bytes`` (sent by this rank; received, if it sends none); ``d2h_bytes``, ``h2d_bytes``;
     ``kernels``, ``reduce_kernels``; ``staged`` (null if there are copies and the size of the
-    message is unknown); ``gpu_reduce``. All columns on GPU work are null for a process without any
-    op.
+    message is unknown); ``gpu_reduce``. All columns on GPU work are null for a process without ops.
     """
     calls = mpi_calls(trace).filter(
         pl.col("does") == "collective", ~pl.col("name").str.contains(_BARRIER)

@@ -84,8 +84,8 @@ def check_limit(
 
     Let a and b be the mean steps of A and B without outliers, or, by `metric`, their median steps.
     ``b - (1 + percent / 100) a`` is tested against 0, one-sided at 95 %: significantly below 0 is
-    ``within`` the limit, above 0 is ``above``. For several recordings per side it is Welch's t test
-    on their means. The outcome is unknown if steps drift.
+    ``within`` the limit, above 0 is ``above``. For several recordings per side, the test is Welch's
+    t test on their means. The outcome is unknown if steps drift.
 
     Parameters
     ----------

@@ -158,7 +158,7 @@ class Comparison(Answer):
         -------
         ``part`` (a stage, ``idle`` or ``between_steps``), ``a_total_ns`` and ``b_total_ns`` (whole
         numbers, over all iterations and devices), ``a_ns, b_ns`` and ``delta_ns``, B - A (per
-        iteration and device), ``share`` (of the change of the step time; null if there is none) and
+        iteration and device), ``share`` (of the change of the step time; null if that is 0) and
         ``low_ns, high_ns, p_value, verdict``.
         """
         return self.tables["contributions"]

@@ -349,17 +349,9 @@ def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _
 def differing(a: Floats, b: Floats, *, has_verdict: bool = True) -> pl.DataFrame:
     """Return the change of the mean over recordings, b - a, of each group.
 
-    Parameters
-    ----------
-    a, b
-        One row per group, one column per recording.
-    has_verdict
-        Whether to give verdicts.
-
-    Returns
-    -------
-    One row per group: ``a_ns, b_ns`` (means), ``delta_ns`` (b - a), ``ratio`` (b / a), ``low_ns,
-    high_ns, p_value`` (see `between`), ``verdict``, ``a_sd_ns, b_sd_ns`` (standard deviations) and
+    `a` and `b` have a row per group and a column per recording. The columns are ``a_ns, b_ns``
+    (means), ``delta_ns`` (b - a), ``ratio`` (b / a), ``low_ns, high_ns, p_value`` (see `between`),
+    ``verdict`` (null without `has_verdict`), ``a_sd_ns, b_sd_ns`` (standard deviations) and
     ``a_runs, b_runs`` (numbers of recordings).
     """
     low, high, p_value = between(a, b)

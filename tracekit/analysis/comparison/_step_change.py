@@ -139,8 +139,7 @@ def with_small(
     Parameters
     ----------
     tables
-        Tables of compared groups with ``low_ns, high_ns, verdict``; a table without verdicts stays
-        as it is.
+        Tables of compared groups with ``low_ns, high_ns, verdict``; tables without verdicts stay.
     step
         The change of the mean and the typical step, whose verdicts are set likewise.
     least

@@ -177,8 +177,7 @@ def near(rows: pl.DataFrame, time: str, marks: pl.Series, keys: Sequence[str]) -
 def with_last_done(rows: pl.DataFrame, at: str, ops: pl.DataFrame) -> pl.DataFrame:
     """Add to each row the last op of its process that ended by the time `at`; drop rows without op.
 
-    New columns: ``done`` (node of its end), ``done_at, launched`` (times of its end and launch,
-    ns).
+    New columns: ``done`` (node of its end), ``done_at`` (its end, ns), ``launched`` (launch, ns).
     """
     ends = near(ops, "end", rows[at], LANE).select(
         "process", launched="launch_start", done_at="end", done="finish"

@@ -207,8 +207,7 @@ def with_peers(job: Job) -> Job:
     The job, with further columns of its edges: ``usual``, for work of single ranks the mean of all
     peers, for communication the median over ranks and steps; ``median``, for work of single ranks
     the median of the peers (of two middle values the lower), else null; and ``did``, the kind of op
-    (compute of a stage, a collective, a kind of copy, or host). Without peers, ``usual`` and
-    ``median`` are null.
+    (compute of a stage, a collective, a kind of copy, or host). Without peers, both are null.
     """
     owner = pl.struct("process", "device")  # of calls the process alone
     edges = _placed(job).with_columns(ranks=owner.n_unique().over(_PLACE))

@@ -202,9 +202,8 @@ def largest_headroom(facts: Facts) -> Finding | None:
 def operators(part: Part) -> Frames:
     """Return the time of operators beyond their roofline bound, in usual (not cold) steps.
 
-    Table ``rows``: ``device, iteration, operator, bound`` (what limits the operator), ``sizes`` (of
-    its tensors); ``number`` of calls, ``kernel_ns`` (time of the calls' kernels), ``headroom``
-    (time above the bound, ns).
+    ``rows``: ``device, iteration, operator, bound`` (what limits the operator), ``sizes`` (of its
+    tensors); ``number`` of calls, ``kernel_ns`` (of all calls), ``headroom`` (ns above the bound).
     """
     by = ["device", "iteration", "operator", "bound", "sizes"]
     if not has_sizes(part.trace):
@@ -228,8 +227,7 @@ def named_kernels(part: Part) -> Frames:
     ``sums``: ``rule, device, iteration``; ``time`` of these kernels, and how much is ``saved`` if
     each sequence became a single kernel, ns. ``names``: ``rule, device, name``; ``number`` and
     ``time`` of these kernels, and ``first``, the op id of the first. ``runs``: number of sequences
-    and of their kernels, by rule. ``lengths``: distinct lengths of tiny kernels, with their
-    ``number``.
+    and of their kernels, by rule. ``lengths``: lengths of tiny kernels, each with its ``number``.
     """
     rows, runs = _of_rules(part)
     first = {

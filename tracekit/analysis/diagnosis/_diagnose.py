@@ -345,7 +345,8 @@ def against(found: Sequence[Answer], base: Sequence[Answer], *, top: int | None 
     """Compare the findings of B with those of the base A: which are new, grown, shrunk or gone.
 
     With several recordings per side, a finding is new only if all recordings of B and none of the
-    base have it; wins are the least of the recordings of B, and the greatest of the base.
+    base have it; its win is the least over recordings of B, its win in the base the greatest over
+    the base's.
 
     Parameters
     ----------

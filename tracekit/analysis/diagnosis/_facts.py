@@ -274,8 +274,7 @@ class Facts:
     ) -> tuple[str, ...]:
         """Return as texts the layers or ranges where a rule's kernels or idle time are longest.
 
-        The table ``where`` of the function `measure` has these times. If `devices` is given, only
-        these GPUs count.
+        The times are in the table ``where`` of `measure`. Only GPUs in `devices` count, if given.
         """
         rows = self.of_rule(measure, "where", rule)
         own = rows if devices is None else rows.filter(pl.col("device").is_in(devices))
@@ -391,8 +390,8 @@ class Facts:
         """Return by how much a step gets shorter if its GPUs have `gain` ns less work.
 
         A GPU that waits for input then waits longer, since batches do not come sooner. A GPU that
-        waits for launches also waits longer, except where the host itself waits for the GPU and
-        resumes earlier.
+        waits for launches also waits longer, unless the host waits for the GPU and so resumes
+        earlier.
         """
         if not self.has_steps:
             return gain
@@ -440,7 +439,7 @@ class Facts:
         return length >= self.worth * self.step_ns and length > 0
 
     def is_usual(self, rows: pl.DataFrame) -> bool:
-        """Test if `rows` come from at least half of the steps (without steps: if there are any)."""
+        """Test if `rows` come from at least half of the steps; without steps: if any exist."""
         return 2 * rows["iteration"].n_unique() >= self.number
 
     def share(self, length: float) -> str:

@@ -312,7 +312,7 @@ def calls(part: Part) -> Frames:
 
 
 def work(part: Part) -> Frames:
-    """Return ``members`` (process, GPU pairs with ops), ``busy`` time by stage (no collectives)."""
+    """Return ``members`` (process, GPU with ops) and ``busy`` (by stage, no collectives)."""
     rest = part.ops.filter(~pl.col("op").is_in(part.calls["op"].implode()))
     by = [*MEMBER, "stage"]
     return {

@@ -72,9 +72,8 @@ def own_times(facts: Facts, is_it: pl.Expr) -> pl.DataFrame:
     that some ranks do more often than others, such as the update at the root of a reduction or the
     layers of a pipeline stage: a rank that is late because it has more work is not slow. `is_it`
     selects the suspected rank. If this rank runs at least 5 % more kernels than the median of the
-    others, idle time does not count: its host has more to launch, while the launches of the waiting
-    ranks are already queued. Copies are not kernels here, since it may also copy the loss to the
-    host.
+    others, idle time does not count: its host has more to launch, while the waiting ranks' launches
+    are already queued. Copies do not count as kernels here: a rank may also copy the loss.
     """
     same = ["kind", "name"]
     known = facts.found(work_by_name)

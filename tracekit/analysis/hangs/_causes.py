@@ -294,8 +294,8 @@ def with_roles(problems: Sequence[Problem]) -> Sequence[Problem]:
     problem is a `cause` in any of these cases:
 
     - Its ranks made unequal calls.
-    - Its ranks launched a collective that their GPUs did not start, and some of these ranks wait in
-      no other collective.
+    - Its ranks launched a collective that their GPUs did not start; some wait in no other
+      collective.
     - Its ranks are missing in a collective, and some of these ranks wait in no other collective.
     - Ranks wait for each other in a cycle (``problem`` is then deadlock).
 

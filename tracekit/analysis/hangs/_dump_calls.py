@@ -107,8 +107,7 @@ def last_work(trace: Trace) -> pl.DataFrame:
     """Return ``rank, last_kernel, last_range, clock, earlier_ns``: the last work of each rank.
 
     ``earlier_ns``: how much earlier the rank's last kernel ended than the last op, copies included,
-    of all ranks with the same ``clock``. Of several processes of a rank, the one that ends last
-    counts.
+    of all ranks with the same ``clock``. Of a rank's processes, the one that ends last counts.
     """
     kernel = pl.when(pl.col("kind").cast(pl.String).is_in(KERNEL_KINDS))
     latest = kernel.then("end").arg_max()

@@ -59,11 +59,10 @@ def find_hang_in_run(trace: Trace) -> Answer:
 
     Returns
     -------
-    The columns of `find_hang`, with further values of ``problem``: ``ended`` (the recordings of
-    `ranks` end before the others wait), ``partial`` (other ranks cannot be compared) and
-    ``unended`` (work of unknown kind waits); and with ``silent_ns``, how long nothing was recorded.
-    ``meta``: ``ranks``, ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, as
-    `_ranks` returns it.
+    As for `find_hang`, with further values of ``problem``: ``ended`` (the recordings of `ranks` end
+    before the others wait), ``partial`` (other ranks cannot be compared) and ``unended`` (work of
+    unknown kind waits); and with ``silent_ns``, how long nothing was recorded. ``meta``: ``ranks``,
+    ``entries``, ``groups`` and ``warnings``. ``tables``: ``ranks``, see `_ranks`.
 
     Raises
     ------

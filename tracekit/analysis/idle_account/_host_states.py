@@ -152,7 +152,7 @@ def _names_of_calls(trace: Trace) -> pl.DataFrame:
 
 
 def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
-    """Return ``thread, start, end`` (ns), ``name``: MPI calls, only collectives or only others."""
+    """Return ``thread, start, end`` (ns), ``name`` of MPI calls: collectives, or all others."""
     found = trace["host"].filter(
         pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
     )

@@ -475,8 +475,7 @@ def named_behind(trace: Trace, pieces: pl.DataFrame) -> pl.DataFrame:
 def with_passed_on(blocks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     """Add to GPUs' busy intervals (`blocks`) the waits (`pieces`) of a GPU for a busy GPU.
 
-    In such a wait, the waiting GPU counts as busy with the busy GPU's activity, since a third GPU
-    may wait for it.
+    The waiting GPU counts as busy with the busy GPU's activity: a third GPU may wait for it.
     """
     passed_on = pieces.select("start", "end", held_by="device", what="behind")
     both = pl.concat([blocks.select(passed_on.columns), passed_on])

@@ -506,7 +506,7 @@ def own_pieces_in(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> 
 def idle_windows(trace: Trace, *, skip: int, per_iteration: bool) -> pl.DataFrame:
     """Return the intervals per GPU in which idle time counts.
 
-    They are the steps after the first `skip` if `per_iteration`, else one interval per GPU.
+    With `per_iteration`, these are the steps after the first `skip`, else one interval per GPU.
     """
     windows = chosen_windows(trace, skip=skip, per_iteration=per_iteration)
     return with_steps(windows) if per_iteration else windows

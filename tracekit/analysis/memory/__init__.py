@@ -62,8 +62,7 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
     training, where `others` is the median of the other GPUs that ran ops.
 
     Samples are matched with GPUs by UUID; if samples or GPUs have no UUID, by index, provided that
-    all GPUs are on one host. Sample times are aligned with the run by the Unix time at which
-    recording began.
+    all GPUs are on one host. Sample times are aligned by the Unix time at which recording began.
 
     Raises
     ------

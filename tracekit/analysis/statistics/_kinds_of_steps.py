@@ -210,12 +210,11 @@ def modes(steps: Numbers | Floats) -> list[Numbers | Floats]:
 def cold_steps(steps: NDArray[Any] | Sequence[float]) -> int:
     """Return the number of cold steps at the beginning; at most a third of all steps.
 
-    A cold step is far longer than the median of the steps after the first third, which warm-up does
-    not affect. Distance is measured in median absolute deviations of these later steps. The usual
-    criterion (MSER, White 1997: least error of the mean) takes noise at the beginning of most runs
-    for cold steps; this one hardly ever does. If every n-th step is slow, the first of them is not
-    cold, however large n. With only four or five steps, the first is cold if it is far longer than
-    each other step.
+    A cold step is many median absolute deviations longer than the median; both come from the steps
+    after the first third, which warm-up does not affect. The usual criterion (MSER, White 1997:
+    least error of the mean) takes noise at the beginning of most runs for cold steps; this one
+    hardly ever does. If every n-th step is slow, the first of them is not cold, however large n.
+    With only four or five steps, the first is cold if it is far longer than each other step.
     """
     lengths = np.asarray(steps, np.float64)
     if _ANY <= len(lengths) - 1 < _FEWEST:

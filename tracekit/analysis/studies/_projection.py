@@ -107,7 +107,7 @@ def project_architectures(
 ) -> pl.DataFrame:
     """Return the modelled step time of each job on other architectures (ways to exchange weights).
 
-    A server has at most one replica per GPU, so larger jobs have fewer replicas there.
+    On architectures within one server, jobs with more replicas than its GPUs lose some of them.
 
     Parameters
     ----------

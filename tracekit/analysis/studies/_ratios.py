@@ -35,9 +35,9 @@ def step_interval(found: Measured) -> dict[str, float | None]:
     ``step_se_ns``, the standard error, which allows for neighbouring steps being alike
     (`long_run`); ``step_effective``, the number of independent steps whose mean would be as
     certain; all None for fewer than 5 steps, or if step times drift. ``slow_every`` is n if every
-    n-th step is slow, else None. If it is n, the standard error comes from the scatter of slow
-    steps around their own mean and of other steps around theirs; it is widened by how far the mean
-    is off if the recording does not have exactly one slow step in n.
+    n-th step is slow, else None. If every n-th step is slow, the standard error comes from the
+    scatter of slow steps around their own mean and of other steps around theirs. If the recording's
+    share of slow steps is not exactly 1 / n, the standard error is larger.
     """
     names = ("step_low_ns", "step_high_ns", "step_se_ns", "step_sd_ns", "step_effective",
              "slow_every")  # fmt: skip
@@ -74,8 +74,8 @@ def precision(time: str, relative: pl.Expr | None = None) -> dict[str, pl.Expr]:
     -------
     ``spread``, the relative variance of the mean (variance / mean^2); ``freedom``, its degrees of
     freedom; ``scatter``, the relative variance of single runs; ``timed``, the number of runs with a
-    time (at least 1); and of a single run the ``number`` of its steps, ``slow_every``, and the
-    relative variance of a ``single`` step.
+    time (at least 1); and, if there is one run, the ``number`` of its steps, ``slow_every``, and
+    ``single``, the relative variance of a step.
     """
     timed, mean = pl.col(time).count().clip(1), pl.col(time).mean()
     several, scatter = timed >= _SEVERAL, (pl.col(time).std() / mean) ** 2

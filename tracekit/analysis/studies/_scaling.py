@@ -75,8 +75,8 @@ def scaling(
 
     T is the time of an epoch: measured, or step time times the steps of an epoch (for weak scaling,
     of `images` x n images). Without a number of images, T is the step time divided by the images of
-    a step; speedup is then a ratio of throughputs. By default epochs are compared if `images` is
-    given or any epoch was measured; `time` chooses otherwise.
+    a step; speedup is then a ratio of throughputs. Without `time`, epochs are compared if `images`
+    is given or an epoch was measured, else steps.
 
     Several runs of one configuration are pooled by their median; runs that agree in all known
     labels but lack ``network`` or ``batch`` are left out: they may be different programs. With

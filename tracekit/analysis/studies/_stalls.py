@@ -59,11 +59,11 @@ STALLS = pl.Schema(
 def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     """Return the time that each device waits for input (data stalls).
 
-    Times are sums over the steps that are not skipped or cut; in a run without iterations, over
-    the time from a device's first to its last op. Waiting for input is idle time with the cause
-    ``input``, as in `tracekit.analysis.idle_time.idle`; it is null if no launch, or nothing that
-    relates to input, was recorded. If no kernel was recorded, ``kernel_ns`` and ``input_ns`` (the
-    time of copies beside which no kernel runs) are null.
+    Times are sums over the steps that are not skipped or cut; in a run without iterations, over the
+    time from a device's first to its last op. Waiting for input is idle time with the cause
+    ``input``, as in `tracekit.analysis.idle_time.idle`; it is null if no launch was recorded, or if
+    nothing that shows input was recorded. If no kernel was recorded, ``kernel_ns`` and ``input_ns``
+    (the time of copies beside which no kernel runs) are null.
 
     Parameters
     ----------
@@ -216,8 +216,8 @@ def _share(part: float | None, window: float) -> float | None:
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """Return a table of the rows with ``speedup``: first row's ``window_ns`` over the row's own.
 
-    It is null if only one of the two rows has steps (``iterations``): the other window is a whole
-    recording.
+    ``speedup`` is null if only one of both rows has steps (``iterations``), since ``window_ns`` of
+    a row without steps is the length of a whole recording.
     """
     table = pl.DataFrame(list(rows), infer_schema_length=None)
     has_steps = pl.col("iterations") > 0

@@ -212,18 +212,19 @@ def basis_of(study: pl.DataFrame) -> dict[str, str]:
 
 
 def is_unlabelled() -> pl.Expr:
-    """Select recorded runs without a label ``network`` or ``batch``: they match no other run.
+    """Select recorded runs without a label ``network`` or ``batch``: they may be any program.
 
-    Times from a table (``basis`` is null) are not selected, as their columns match them with runs.
+    Times from a table (``basis`` is null) are not selected: their columns identify the program.
     """
     lacking = pl.any_horizontal(pl.col("network", "batch").is_null())
     return lacking & pl.col("basis").is_not_null()
 
 
 def is_told_apart(*, apart: bool = False) -> pl.Expr:
-    """Select runs with labels `network` and `batch`, or whose other labels no other run shares.
+    """Select the runs that may be pooled: those that cannot be mistaken for another program.
 
-    Two runs without labels may be two programs. With `apart`, all runs are selected.
+    These have labels ``network`` and ``batch``, or known labels that no other run has. With
+    `apart`, all runs are selected.
     """
     if apart:
         return pl.lit(value=True)
@@ -250,10 +251,10 @@ _ME = pl.col("me_exposed_ns")
 
 
 def pooling_warnings(study: pl.DataFrame, *, apart: bool = False) -> list[str]:
-    """Return a warning that names runs which are not pooled with runs of equal labels.
+    """Return warnings: runs that are left out since they may be other programs, and evaluation.
 
-    They may be other programs. With `apart`, every run is shown by itself, and none is left out. A
-    further warning names runs whose steps contain evaluation, if other runs have none.
+    With `apart`, no run is left out (see `is_told_apart`). The second warning names a run whose
+    steps contain evaluation, if the steps of other runs contain none.
     """
     runs = study.filter(~is_told_apart(apart=apart))["run"].to_list()
     why = (

@@ -119,10 +119,10 @@ class Ranks:
 class Modelled:
     """Modelled transfers of collectives of known size, by their algorithm.
 
-    If the algorithm is unknown and the machine's NVSwitch can reduce, there are rows for both ring
-    and NVLS; these have null bytes, but ``choice`` (id of the collective) and ``bytes_if`` (bytes
-    if that algorithm ran). Collectives with unknown participants have no rows. Rows are computed
-    anew each time that they are asked for.
+    If the algorithm is unknown and the machine's NVSwitch can reduce, a collective has rows for
+    both ring and NVLS. In these rows, ``bytes`` is null, ``choice`` is the id of the collective,
+    and ``bytes_if`` has the bytes that the row's algorithm moves. Collectives with unknown
+    participants have no rows. Rows are computed anew each time that they are asked for.
 
     Parameters
     ----------
@@ -385,8 +385,8 @@ def rank_devices(
 ) -> pl.DataFrame:
     """Return the device of each rank of each communicator, if known.
 
-    It is the device on which the rank ran collectives, else the device at the PCI bus location in
-    the log, else the only device on which its process ran collectives.
+    A rank's device is the one on which the rank ran collectives, else the one at the PCI bus
+    location in the log, else the only one on which the rank's process ran collectives.
 
     Parameters
     ----------

@@ -98,7 +98,7 @@ def _ramp(
 
 @dataclass(frozen=True)
 class Covered:
-    """Length of the union of each group's intervals, which `plus` adds in order of time.
+    """How long at least one interval of each group is open; intervals come in batches (`plus`).
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Covered:
     groups
         Columns `by` and ``length``: length of the union up to the `until` of the last `plus`, ns.
     beyond
-        The intervals, or parts of intervals, after that time.
+        The intervals, or parts of intervals, after that `until`.
     """
 
     by: Sequence[str]
@@ -115,7 +115,7 @@ class Covered:
     beyond: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     def plus(self, intervals: pl.DataFrame, until: int) -> Covered:
-        """Return the lengths with more intervals; later ones do not start before `until`."""
+        """Return the lengths with more intervals; later ones must not start before `until`."""
         rows = _both(self.beyond, intervals.select(*self.by, "start", "end"))
         beyond = rows.filter(pl.max_horizontal("start", "end") > until)
         beyond = beyond.with_columns(start=pl.max_horizontal("start", until)).unique()

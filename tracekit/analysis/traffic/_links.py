@@ -462,8 +462,8 @@ def traffic_window(trace: Trace) -> int:
     """Return the time from the first to the last op of a run, ns.
 
     Trace files whose clocks cannot be compared count one by one: their times are added. If the
-    trace is limited to a time span or to steps, it is the recorded time in that span, or the time
-    from the first to the last of these steps.
+    trace is limited to a time span, the result is the recorded time in that span; if the trace is
+    limited to steps, the time from the first to the last of these.
     """
     edges = excerpt(trace).edges
     if not trace.stretch.is_all:
@@ -518,9 +518,9 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
     -------
     ``gpus``, ``gradient_bytes`` (S), ``expected_bytes`` and ``observed_bytes`` in each iteration,
     ``ratio`` of observed over expected (each None if unknown). ``unsized``: number of transfers of
-    unknown size, which are left out; ``evidence``: ``modelled`` if the size of any transfer is,
-    else ``measured``. If the algorithm is unknown, ``least_bytes`` and ``most_bytes`` bound the
-    observed bytes.
+    unknown size, which are left out; ``evidence``: ``modelled`` if the size of any transfer is
+    modelled, else ``measured``. If the algorithm is unknown, ``least_bytes`` and ``most_bytes``
+    bound the observed bytes.
     """
     at_switch = pl.col("at_switch").fill_null(value=False)
     between = transfers.filter(

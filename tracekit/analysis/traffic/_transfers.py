@@ -116,8 +116,8 @@ def traffic_root(transfers: pl.DataFrame) -> pl.DataFrame:
 
         share(r) = bytes of transfers from or to r / bytes of all transfers
 
-    With the work spread evenly over n GPUs it is 2/n. Two GPUs have a share of 1 each, so the root
-    is undecided. Of three, the middle of a chain looks like a root.
+    If the work is spread evenly over n GPUs, each share is 2/n. Of two GPUs, both have a share of
+    1, so the root is undecided. Of three GPUs, the middle of a chain looks like a root.
 
     Parameters
     ----------
@@ -391,13 +391,13 @@ def first_in_first_out(
     Parameters
     ----------
     arrived_size, arrived_end, limit, arrived_device
-        Copies to the host, sorted by size and end; `limit`: longest time from its end to the start
-        of a copy that forwards it, ns.
+        Copies to the host, sorted by size and end; `limit`: longest time from the end of the copy
+        to the start of a copy that forwards its data, ns.
     leaving_size, leaving_start, leaving_device
         Copies from the host, sorted by size and start.
     partner
-        Updated: for each copy from the host to another GPU, the row of the copy to the host that it
-        forwards; left as it is for all others.
+        Updated: for each copy from the host to another GPU, the row of the copy to the host whose
+        data it forwards. Other elements stay as they are.
     """
     oldest = 0
     for row in range(len(leaving_size)):
