@@ -138,7 +138,7 @@ class Thread(threading.local):
         return self._within(FORWARD, call)
 
     def backward(self, call: Call) -> Any:
-        """Run a backward pass in a range that applies to all threads: others take part in it."""
+        """Run a backward pass in a range that applies to all threads: several take part."""
         if self._evaluated is not None:  # it was none
             self._roles.trained_in_evaluation.add(self._evaluated)
         self._resume()

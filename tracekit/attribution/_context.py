@@ -92,10 +92,10 @@ class Follower:
         """Evidence for autograd threads, by thread."""
 
     def recorded(self) -> pl.Series:
-        """Return a mask: the backward windows (a backward pass may run) that were recorded in full.
+        """Return a mask of the backward windows that were recorded in full.
 
-        It is not known exactly where the recording was cut. So a window at the edge of the
-        recording counts only if a possible autograd thread launches work in it.
+        A backward pass may run in a window. Where the recording was cut is not known exactly, so a
+        window at its edge counts only if a possible autograd thread launches work in the window.
         """
         windows, stretches = self._windows, self._windows.stretches
         team = np.repeat(np.arange(windows.begun.size), np.diff(stretches.first))

@@ -326,7 +326,7 @@ def communicator_groups(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     One row per communicator: ``communicator``; ``group``, its name in the program; ``parallelism``
-    (such as data or tensor), by words in that name (several joined by ``and``; null without any);
+    (such as data or tensor), by words in that name (joined by ``and``; null if no word shows it);
     ``members``, the recorded ranks of the job that called it, such as ``0-3, 8`` (null if the rank
     of any caller is unknown).
     """

@@ -76,7 +76,7 @@ def nccl_inspector(
     MissingDataError
         If the logs contain no record.
     UndecidedError
-        As `on_timeline`, by stage or iteration.
+        If `by` is stage or iteration, and `on_timeline` raises it.
     """
     if by not in KEYS:
         raise UsageError(

@@ -221,8 +221,8 @@ class Carriers:
     Parameters
     ----------
     most
-        Parts that changed in the same direction as the step, largest first, up to the one with
-        which they make up half of the change.
+        The fewest parts that make up half of the change, all in the direction of the step's change,
+        largest first.
     are_shown
         Whether the change of each of these parts is significant.
     against

@@ -293,7 +293,7 @@ def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
 
 
 def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[str]:
-    """Return reasons why some run is not comparable with the first one in a table by `keys`."""
+    """Return reasons why a run is not comparable with the first run in a table by `keys`."""
     first = runs[0]
     found = [
         reason

@@ -261,7 +261,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class Workers:
-    """Change: a data loader has `count` workers; the method `known` makes it a faster `Loader`."""
+    """Change: a data loader has `count` workers; the method `known` turns this into a `Loader`."""
 
     count: int
 

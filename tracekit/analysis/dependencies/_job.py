@@ -47,7 +47,7 @@ TRUSTED = 0.1
 def slack_of(job: Job) -> pl.DataFrame:
     """Return ``op, slack_ns``: how much later each op could end without delaying any step.
 
-    Null for ops that no end of a step waits for.
+    The slack is null for ops that no step needs to end.
     """
     graph, ops = job.graph, job.moments.ops
     time = graph.replayed()

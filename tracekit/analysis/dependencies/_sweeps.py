@@ -346,8 +346,8 @@ def replay(
     delays
         Delay added at each node, ns.
     time
-        Time of each node, ns: filled in, except for nodes without edges into them, which keep
-        theirs.
+        Time of each node, ns: filled in, except for nodes without edges into them, which keep their
+        times.
     """
     first, source, length = into
     for place in range(len(order)):

@@ -369,8 +369,8 @@ class Batches:
     def doubt(self) -> str:
         """Reason why time that counts as waiting for a loader may be other work; empty if none.
 
-        Reasons: most of the time lies in ranges other than input; the thread does not sleep in most
-        of it; or one wait makes up most of it.
+        Reasons: most of the time lies in ranges other than input; the thread is awake for most of
+        the time; or one wait makes up most of the time.
         """
         if elsewhere := _elsewhere(self.trace, self.taken.filter("waited")):
             return (

@@ -510,7 +510,7 @@ def _that_hold_up(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def launch_bound(facts: Facts) -> Finding | None:
-    """Find GPUs that wait for launches, as the host launches kernels more slowly than they run.
+    """Find GPUs that wait for launches, as launching kernels takes longer than running them.
 
     Launch cost shows in many short gaps; in a long gap the host does other work.
     """

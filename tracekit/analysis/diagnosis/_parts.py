@@ -186,7 +186,7 @@ class Part:
         """Return the copies and collectives that `own` selects, with their exposed time, ns.
 
         ``exposed`` is the time of an op in which only selected ops run on its GPU; time in which
-        several of these run at once counts for the earliest only.
+        several selected ops run at once counts for the earliest op only.
         """
         chosen = self._asked_about.filter(own).collect().sort("start", "op")
         if chosen.is_empty():

@@ -24,9 +24,9 @@ _CALLED = {"device": "GPU", "stream": "stream", "rank": "rank", "node": "node"}
 
 
 def largest(rows: pl.DataFrame, by: str, *others: str) -> dict[str, Any] | None:
-    """Return the row with the largest value in column `by`, of rows without null in `others`.
+    """Return the row with the largest value in column `by`; None if there is none.
 
-    None if there is no such row.
+    Rows with a null in a column of `others` are left out.
     """
     if not {by, *others} <= {*rows.columns}:
         return None

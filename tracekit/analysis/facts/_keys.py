@@ -91,5 +91,5 @@ def dividing(keys: Sequence[str]) -> list[str]:
 
 
 def columns_of(keys: Sequence[str]) -> list[str]:
-    """Return the table columns of `keys`, in order; a key may have several."""
+    """Return the table columns of `keys`, in order; a key may have several columns."""
     return list(dict.fromkeys(name for key in keys for name in KEYS[key]))

@@ -261,7 +261,7 @@ class Requirement:
     measure
         Function of `Facts` that returns the amount of this data in a run.
     record
-        Profiler, such as nsys -> how to record the data with it; key ``""``: with any.
+        Profiler, such as nsys -> how to record the data with it; ``""`` stands for any profiler.
     """
 
     measure: Callable[[Facts], Evidence]

@@ -69,8 +69,8 @@ def find_hang(
 
     ``problem`` is missing (ranks did not join), deadlock (ranks wait for each other in a circle),
     type, size, dtype, order (ranks differ in these at one collective), unstarted (some GPUs have
-    not begun the collective), unfinished (all joined, not all completed), no_dump (a rank left
-    none, and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls than
+    not begun the collective), unfinished (all joined, not all completed), no_dump (a rank left no
+    dump, and others wait for it), unresponsive, dead, error (by RAS), behind (fewer calls than
     others in two equal answers of RAS).
 
     ``tables`` are ``ranks``, with each rank's last collective, and, given a trace, its `last_work`;

@@ -188,7 +188,7 @@ def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
 
 
 def is_locked() -> pl.Expr:
-    """Return an expression, true for `off_cpu` intervals that look like waits for Python's lock."""
+    """Return an expression that is true for `off_cpu` intervals like waits for Python's lock."""
     return pl.col("off_cpu") == _LOCKED
 
 

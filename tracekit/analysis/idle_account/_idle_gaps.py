@@ -144,11 +144,11 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     One row per gap: ``gap, process`` (of the late op), ``device, start, end``; the ops ``before``
-    and ``ended_by`` around the gap, and the late op ``after``; its ``stage, launch_thread,
-    launch_start, launch_end, brings_input`` (whether it copies input from the host); ``ahead``,
-    when the host was last ahead of the GPU: the end of a launch whose op was then queued for longer
-    than `AHEAD_NS`; ``by_loader``, whether a data loader's thread launched the op that ends the
-    gap.
+    and ``ended_by`` around the gap, and the late op ``after``; of the late op ``stage,
+    launch_thread, launch_start, launch_end, brings_input`` (whether it copies input from the host);
+    ``ahead``, when the host was last ahead of the GPU: the end of a launch whose op was then queued
+    for longer than `AHEAD_NS`; ``by_loader``, whether a data loader's thread launched the op that
+    ends the gap.
     """
     gaps, ends, line = *trace.once(_between_ops), _OWNER
     if windows["process"].null_count():

@@ -22,7 +22,7 @@ _NO_KEY = -(1 << 31)
 def states(intervals: pl.DataFrame, key: str, state: str) -> pl.DataFrame:
     """Turn intervals into state changes: `key`, ``time`` (ns), and the `state` from then on.
 
-    The state is null while no interval is open; of several open ones, the latest to begin counts.
+    The state is null while no interval is open; of several open intervals, the last begun counts.
 
     Parameters
     ----------

@@ -161,8 +161,8 @@ def mode_edges(sample: Numbers | Floats) -> Floats:
     """Return the threshold between fast and slow steps of each row; NaN if there are no two modes.
 
     Steps are split at the widest gap between their sorted lengths that leaves at least three steps
-    and a tenth of them on each side. Both sides are modes if the gap exceeds 4 times the standard
-    deviation within them, which does not happen for steps of one kind.
+    and a tenth of all steps on each side. Both sides are modes if the gap exceeds 4 times the
+    standard deviation within them, which does not happen for steps of one kind.
 
     Parameters
     ----------

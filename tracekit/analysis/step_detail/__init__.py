@@ -289,7 +289,7 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def driving_threads(trace: Trace) -> pl.DataFrame:
-    """Return the threads on which iterations run; without any, the one that launches most ops.
+    """Return the threads on which iterations run; without iterations, the one with most launches.
 
     Returns
     -------

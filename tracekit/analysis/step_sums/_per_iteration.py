@@ -146,7 +146,7 @@ def per_iteration(
 class Cold(NamedTuple):
     """Cold steps of a run: count, number of the last one, total length over devices (`window_ns`).
 
-    `skip` is the number of first iterations to leave out, cold and cut-off ones.
+    `skip` is the number of first iterations to leave out: cold and cut-off iterations.
     """
 
     steps: int = 0

@@ -78,7 +78,7 @@ def bubble_theory(
     stages
         Number of stages, p.
     micro_batches
-        Number of micro-batches, m; 1 without any.
+        Number of micro-batches, m; 1 if a batch is not divided.
     schedule
         ``gpipe`` or ``1f1b``, whose bubbles are equal; for any other one the result is None.
 

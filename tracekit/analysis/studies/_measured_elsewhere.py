@@ -288,15 +288,15 @@ def _by_batch(content: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def beside(rows: pl.DataFrame, published: pl.DataFrame, value: str) -> pl.DataFrame:
-    """Add to measured values the published ones, and the deviation from them.
+    """Add to measured values the published values, and the deviation from the published values.
 
     Parameters
     ----------
     rows
         Measured rows, with the column `value`.
     published
-        ``published``, optionally ``relation``, and columns shared with `rows`, on which both are
-        joined.
+        ``published``, optionally ``relation``, and columns shared with `rows`, on which both tables
+        are joined.
     value
         Name of the column with the measured value.
 

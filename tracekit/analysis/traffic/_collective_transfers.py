@@ -71,7 +71,7 @@ class Ranks:
     def logged(self, communicator: str | None) -> str | None:
         """Return the name of a communicator in the NCCL log; None if the log lacks it.
 
-        If the log lists rings of a single communicator, any communicator is taken for that one.
+        If the log lists rings of one communicator only, every communicator is taken for that one.
         """
         if self.log is None:
             return None
