@@ -99,7 +99,7 @@ FOLDER = "TRACEKIT_STEP_TIMES"
 
 
 def note_steps(folder: str) -> None:
-    """Write time and optimizer of each training step into a file in `folder`, per process.
+    """Write time and optimizer of each training step into `folder`, one file per process.
 
     Hooks are installed once the program has imported PyTorch's optimizers.
     """

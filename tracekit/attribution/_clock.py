@@ -26,7 +26,7 @@ _WAITS = {"device": pl.Int32, "launches": pl.Int64, "least": pl.Int64}
 
 
 def waits(ops: pl.DataFrame, launched: Array) -> pl.DataFrame:
-    """Count per device the kernels launched while it was idle; return their least launch delay.
+    """Count, per device, kernels launched while the device was idle; return their least delay.
 
     Parameters
     ----------

@@ -133,7 +133,7 @@ def typical_step(trace: Trace, *, skip: Skip = "auto", metric: Metric = "mean") 
 def unlike(runs: Sequence[Recorded]) -> list[str]:
     """Return notes on runs whose steps copy more or less input to a GPU than the first run's do.
 
-    If only some runs contain evaluation, a further note names one with and one without it.
+    If only some runs contain evaluation, a further note names a run with and a run without.
     """
     bytes_, stages = pl.col("bytes").sum(), ["IO", "OTHER"]  # the latter of inference
     is_fed = (pl.col("kind") == "h2d") & pl.col("stage").is_in(stages)

@@ -120,7 +120,7 @@ class Asked:
         return cls(keys, skip, match_names, anyway, metric, least)
 
     def of_known_ranks(self, runs: Sequence[Recorded]) -> Asked:
-        """Return options without the key ``rank`` (unless alone) if only some runs have ranks."""
+        """Return options without ``rank`` if only some runs have ranks; an only key stays."""
         keys = tuple(key for key in self.keys if key != "rank")
         if not keys or keys == self.keys:
             return self

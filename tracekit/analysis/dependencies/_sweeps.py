@@ -95,7 +95,7 @@ def _put(net: Net, node: int, edge: tuple[int, int, int], count: int, found: Arr
 
 @inner
 def edges_into(net: Net, node: int, found: Array) -> int:
-    """List edges into a node in `found`: ``source, kind, group, length`` (ns); return number."""
+    """List edges into a node in `found`: ``source, kind, group, length`` (ns); return how many."""
     calls, row, ends = len(net.host), node // 2, node % 2 == 1
     is_call, count, waits = row < calls, 0, False
     if is_call and not ends and net.host[row] != NONE:

@@ -40,10 +40,10 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
     Returns
     -------
-    ``verdict``: verdict -> number of processes that run ops; absent if none are stored. ``given``:
-    present if the user gave the verdict. ``cut``: where GPU work is cut off by the recording
-    (`begin`, `end` or `both`), if at all. ``weak``: stages that one weak source of evidence decided
-    for more than a tenth of GPU time, as ``stage, source, share``.
+    ``verdict``: verdict -> number of processes that run ops; absent if no verdict is stored.
+    ``given``: present if the user gave the verdict. ``cut``: where GPU work is cut off by the
+    recording (`begin`, `end` or `both`), if at all. ``weak``: stages that one weak source of
+    evidence decided for more than a tenth of GPU time, as ``stage, source, share``.
     """
     verdicts = _working(trace)
     counts = verdicts["verdict"].cast(pl.String).value_counts(sort=True)

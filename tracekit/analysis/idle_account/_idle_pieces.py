@@ -119,7 +119,7 @@ class OwnPieces:
     blocks: pl.DataFrame
 
     def with_ranges(self, trace: Trace) -> OwnPieces:
-        """Split idle intervals where the host enters or leaves an NVTX range; add its name."""
+        """Split idle intervals by the NVTX range in which the host is; add the range's name."""
         pairs = pairs_of(trace, self.gaps)
         unknown = pairs.filter(pl.col("driver").is_null())["pair"].implode()
         named = in_ranges(trace, self.pieces, pairs, "name")

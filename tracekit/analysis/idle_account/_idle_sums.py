@@ -35,9 +35,9 @@ class IdleSums:
     Parameters
     ----------
     pieces
-        The keys, ``process, device, cause, rests_on`` (evidence), ``queued`` (whether the late op
-        was launched before the gap), ``idle_ns``, and ``outside_ns``, the part of it before a GPU's
-        first op or after its last op.
+        The keys, ``process, device, cause, rests_on`` (evidence), ``queued`` (whether the late op,
+        see `gaps_of`, was launched before the gap), ``idle_ns``, and ``outside_ns``, the part of
+        ``idle_ns`` before a GPU's first op or after its last op.
     gaps
         The keys and ``gaps``: number of gaps with idle time in the group.
     longest

@@ -195,7 +195,7 @@ def table() -> pl.DataFrame:
 
 
 def times(*factors: pl.Expr) -> pl.Expr:
-    """Return the product of factors; null if implausibly large, or one is null or negative."""
+    """Return the product of factors; null if implausibly large or a factor is null or negative."""
     return size(pl.concat_list(each.cast(pl.Int64) for each in factors))
 
 

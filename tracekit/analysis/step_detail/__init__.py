@@ -242,8 +242,8 @@ def around(
 def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Trace:
     """Limit a run to steps `first` to `last`, and one step before and after, which may delay them.
 
-    If they include the run's first (last) step, everything before (after) it is kept, too. Ops and
-    calls are kept in memory, as they are read several times.
+    If `first` is the run's first step, all before is kept, too; if `last` is its last step, all
+    after. Ops and calls are kept in memory, as they are read several times.
     """
     of_host = numbered_alike(trace).read("iterations").select("iteration", "start", "end")
     both = pl.concat([steps.select(of_host.columns), of_host]).drop_nulls("iteration")

@@ -343,7 +343,8 @@ def _outside_steps(runs: Sequence[Run], tables: Sequence[pl.DataFrame]) -> dict[
 def input_cost(runs: Runs, times: Sequence[Any], skip: Skip) -> Answer:
     """Return the cost of input, by `times` of a program with preloaded, cached and cold input.
 
-    Each of the three is a time, or a run whose steps are timed; see `differential_stalls`.
+    Each of the `times` is a time (ns), or a run whose mean step time is taken; see
+    `differential_stalls`.
     """
     rows = differential_stalls(*(_time(runs, each, skip) for each in times))
     meta = {"share": "time_ns / that of the cold run"}

@@ -236,7 +236,7 @@ def is_told_apart(*, apart: bool = False) -> pl.Expr:
 def pool(*, apart: bool) -> pl.Expr:
     """Return the grouping key ``pool``: equal for all runs or, with `apart`, different for each.
 
-    Runs of equal configuration and ``pool`` form one row. Without `apart` it is null for all runs.
+    Runs of equal configuration and ``pool`` form one row. Without `apart` ``pool`` is null.
     """
     number = pl.int_range(pl.len(), dtype=pl.Int64) if apart else pl.lit(None, pl.Int64)
     return number.alias("pool")

@@ -97,7 +97,7 @@ def links(
         As in the table `TRANSFERS`; or batches of its rows, each with a time before which no
         transfer of a later batch starts.
     machine
-        The machine that they cross.
+        The machine that the transfers cross.
     place
         Device of the run -> GPU of the machine.
     by
