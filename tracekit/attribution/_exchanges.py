@@ -364,20 +364,20 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
 def find_handing(
     ops: Stream, launches: Callable[[int], Mapping[str, Array]], teams: Teams, ranges: pl.DataFrame
 ) -> pl.Series:
-    """Return processes whose copies between GPUs all carry activations, as in a pipeline.
+    """Return the processes whose copies between GPUs all carry activations, as in a pipeline.
 
     In such a process, several threads train. Between two GPUs, copies launched in forward ranges go
     one way; copies launched in backward ranges by another training thread go the other way
     (gradients of activations) and have the same sizes. In at least one step, copies are launched at
-    several times in forward ranges; weights, which change once per step, would not need that. No
-    other copies between these GPUs exist.
+    several times in forward ranges; copies of weights, which change once per step, would be
+    launched at one time. No other copies between these GPUs exist.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Function of a chunk's number that returns the context of its ops' launches.
+        Function: number of a chunk of ops -> columns of the calls that launched these ops.
     teams
         Training threads with their helper threads.
     ranges
@@ -450,16 +450,16 @@ def find_relayed(
 ) -> Array:
     """Return the ids of the copies that together move data from GPU to GPU through the host.
 
-    They are pairs: a copy from a GPU to the host, and the next copy launched by the same thread, if
-    the latter moves the same number of bytes from the host to another GPU and starts after the
-    former has ended.
+    Such copies come in pairs launched by one thread: a copy from a GPU to the host, then a copy of
+    as many bytes from the host to another GPU, which starts after the first copy has ended. Small
+    copies do not count.
 
     Parameters
     ----------
     ops
         The ops.
     launches
-        Function of a chunk's number that returns ``thread`` and ``start`` of its ops' launches.
+        Function: number of a chunk of ops -> ``thread`` and ``start`` of their launching calls.
     threads
         The threads whose copies are examined.
     """
@@ -585,9 +585,9 @@ class Doubtful:
 class Compressed:
     """Counts backward passes in which matrix products follow the last exchange of gradients.
 
-    The thread that exchanges them has all gradients of the pass by then, so these products may
-    restore gradients that were compressed, as PowerSGD does. The last step of each process in a
-    chunk may go on in the next chunk, and is left out.
+    At the last exchange, all gradients of the pass exist. Products after it may restore gradients
+    that were compressed, as PowerSGD does. The last step of each process in a chunk may go on in
+    the next chunk, and is left out.
     """
 
     def __init__(self) -> None:
@@ -634,7 +634,7 @@ class Split:
         self._steps = self._split = self._ns = 0
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Add the steps in a chunk of the table of ops that copy between GPUs."""
+        """Add the steps with copies between GPUs, from a chunk of the table of ops."""
         is_peer = np.isin(given(ops["kind"].to_physical()), _PEER_CODES)
         if not is_peer.any():
             return

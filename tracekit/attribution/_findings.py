@@ -54,7 +54,7 @@ def findings(
 
 
 def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    """Return warnings on stages, made again from stored tables; empty if there are none."""
+    """Derive warnings on stages from a run's stored tables; return none if a table is missing."""
     names = ("verdicts", "opinions", "processes", "iterations")
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 

@@ -276,18 +276,19 @@ def _numbered(steps: pl.DataFrame) -> pl.DataFrame:
 def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> pl.DataFrame:
     """Replace ``open`` by ``ops`` (number of ops) and ``whole`` (recorded in full).
 
-    The first and the last iteration with GPU work (edges) may have been cut. They are compared with
-    the iterations between them:
+    The first and the last iteration with GPU work (edges) may have been cut by the recording. They
+    are compared with the iterations between them:
 
     - If iterations without GPU work precede the first edge or follow the last edge, the GPU
-      recording most likely began or ended within that edge: it is whole only if it has as many ops
-      as the largest iteration between the edges.
+      recording most likely began or ended within that edge. The edge is whole only if it has as
+      many ops as the largest iteration between the edges.
     - Otherwise an edge is cut if it has over a tenth fewer ops than the smallest iteration between
       the edges, unless this smallest one has over a tenth fewer than their median. The last edge is
       not compared if iterations were found by repetition of forward ranges: work follows these.
 
     However few iterations there are, an iteration whose range was open when the recording ended is
-    cut. So is the last iteration if it has no update after its backward pass and all others have.
+    cut. The last iteration is also cut if all others have an update after their backward pass and
+    it has none.
 
     Parameters
     ----------
@@ -360,7 +361,7 @@ _KERNELS = {
 
 
 class Opening:
-    """Kernels launched before the end of the first iteration, to detect an earlier, cut step."""
+    """Counts kernels up to the first iteration's end, to detect a step that the recording cut."""
 
     def __init__(self, iterations: pl.DataFrame) -> None:
         first = iterations.sort("start").group_by("process", maintain_order=True).first()
@@ -401,9 +402,9 @@ class Opening:
     def torn(self) -> pl.Series:
         """Return the processes whose recording begins within a step.
 
-        That is so if a process runs fewer kernels before its first iteration than in it; if the
-        names of nearly all kernels before it also occur in the iteration; and if these include
-        nearly all names that occur in the iteration's weight update only.
+        In such a process, fewer kernels run before the first iteration than in it. Nearly all
+        earlier kernels have names that occur in the first iteration. Nearly all names that the
+        iteration has in its weight update only also occur before it.
         """
         parts = pl.concat(self._parts)
         if not parts["before"].any():
@@ -504,14 +505,14 @@ class Unmarked:
 
 
 class Updated:
-    """Counts the steps marked by ranges in which, or after which, weights are updated."""
+    """Counts steps with a weight update; an update between steps counts for the earlier step."""
 
     def __init__(self, iterations: pl.DataFrame) -> None:
         self._steps = iterations.select("process", "start", step="start").sort("start")
         self._found = [self._steps.select("process", "step").clear()]
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Note the steps in a chunk of the table of ops that are the last before an update."""
+        """Note the steps with a weight update, from a chunk of the table of ops."""
         if self._steps.is_empty():
             return
         is_update = (pl.col("stage") == "WU") & (pl.col("kind") == "compute")
@@ -537,12 +538,12 @@ class Updated:
 
 
 def cuts(iterations: pl.DataFrame, torn: pl.Series) -> pl.DataFrame:
-    """Return per process with iterations how many there are, have GPU work, and are complete.
+    """Return ``process, iterations, with_work, whole, cut``: one row per process with iterations.
 
-    The columns are ``process, iterations, with_work, whole, cut``.
-
-    ``cut`` is ``begin``, ``end`` or ``both`` if GPU work was not recorded at the start, at the end
-    or at both ends of the iterations, else null. Processes in `torn` count as cut at the start.
+    The counts are those of all iterations, of iterations with GPU work, and of iterations recorded
+    in full. ``cut`` is ``begin``, ``end`` or ``both`` if GPU work was not recorded at the start, at
+    the end or at both ends of the iterations, else null. Processes in `torn` count as cut at the
+    start.
     """
     has_ops, is_complete = pl.col("ops") > 0, pl.col("whole")
     # Of work in one iteration alone, those without any tell at which end it was cut; the only one

@@ -130,14 +130,14 @@ def count_launches(
 
 
 def note_idle(ops: OpRows, idle: Idle) -> None:
-    """Count kernels launched while their device is idle, and find their least launch delay.
+    """Count kernels launched while their device is idle; find the shortest launch delay among them.
 
     Parameters
     ----------
     ops
         The ops.
     idle
-        State by device; updated. The first op of each device is left out.
+        State by device; updated. The first op of each device does not count.
     """
     for row in range(len(ops.start)):
         device, launched = ops.device[row], ops.launched[row]

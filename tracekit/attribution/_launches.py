@@ -46,13 +46,13 @@ marker."""
 
 @dataclass(frozen=True)
 class Lost:
-    """Launches of kernels, copies and fills whose op is missing in the recording, for warnings.
+    """Counts of launches (of kernels, copies and fills) whose op is missing in the recording.
 
-    ``calls``: number of such launches between the first and the last launch with a recorded op;
-    ``of``: number of all launches there; ``span``: time from the first to the last of ``calls``,
-    ns. ``late``: number of launches after the last recorded op; ``dark``: number of launches by
-    processes without any recorded op, if other processes have some. Both are 0 if too few for a
-    warning.
+    ``calls`` is the number of launches without an op, from the first to the last launch with a
+    recorded op; ``of`` is the number of all launches in that period; ``span`` is the time from the
+    first to the last launch in ``calls``, ns. ``late`` is the number of launches after the last
+    recorded op. ``dark`` is the number of launches by processes without any recorded op, if other
+    processes have some. ``late`` and ``dark`` are 0 if too few for a warning.
     """
 
     calls: int
@@ -111,7 +111,7 @@ def link_launches(
 ) -> Launches:
     """Find the launching call of each op: the call of its process with the same correlation id.
 
-    `threads` and `processes` are one more than the largest of their numbers.
+    `threads` and `processes` are the largest thread number and the largest process number, plus 1.
     """
     index = _Calls(calls, processes)
     found = Waiting(workspace)
@@ -338,7 +338,7 @@ class _Calls:
 
 
 def first_numbers(stream: Stream) -> Array:
-    """Return the number of each chunk's first row in its table, and last the number of all rows."""
+    """Return the row number, in the whole table, of each chunk's first row; then the row count."""
     return np.array([*stream.first, stream.height])
 
 
@@ -428,18 +428,17 @@ def _within(nodes: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return per op the range, evidence bits and thread that its stage is derived from.
+    """Return for each op the range, evidence bits and thread that decide its stage: three arrays.
 
-    They are those of the launching call; for a replayed node of a CUDA graph, partly those of the
-    call that captured it. A replayed op takes the range of the call that it was captured from, if
-    that call lay in a range. It takes the evidence of the capturing call only if that call lay in
-    ranges with evidence, and not if the graph is replayed in metric evaluation.
+    For most ops these are the values of the launching call. A replayed node of a CUDA graph also
+    has a capturing call, from which the node was captured. If that call lay in a range, its range
+    is returned. If that call lay in ranges with evidence, and the graph is not replayed in metric
+    evaluation, its evidence and thread are returned.
 
     Parameters
     ----------
     launch, capture
-        Context of the calls that launched the ops, and of the calls from which the ops were
-        captured.
+        Context of the calls that launched the ops, and of the capturing calls.
     """
     ranged = capture["range"] >= 0
     captured = (capture["evidence"] & _OF_RANGES) != 0

@@ -58,10 +58,10 @@ evaluating when it begins. BEGINS: it is the outermost range with APART."""
 
 @inner
 def close(line: int, now: int, end: int, stack: Stack) -> int:
-    """Pop items (ranges) from the stack of `line` (a thread); return the slot of the new top item.
+    """Pop ranges from a thread's stack; return the slot of the new top range, -1 if none is left.
 
-    Popped are items that end by time `now`, and those that end before `end`: the end of an item
-    that will be pushed next and must lie inside the others.
+    Ranges that have ended by time `now` are popped, and ranges that end before `end`. `end` is the
+    end of the range to push next, which must lie inside the ranges left. `line` is the thread.
     """
     until, below = stack.until, stack.below
     top: int = stack.tops[line]
@@ -75,9 +75,9 @@ def close(line: int, now: int, end: int, stack: Stack) -> int:
 
 @inner
 def put(line: int, end: int, stack: Stack) -> int:
-    """Push an item (a range) that is open until `end` on the stack of `line` (a thread).
+    """Push a range that is open until `end` on the stack of thread `line`; return its slot.
 
-    The stack must have a free slot, which is returned.
+    The stack must have a free slot.
     """
     place: int = stack.free[0]
     stack.free[0], stack.below[place] = stack.below[place], stack.tops[line]
@@ -111,8 +111,8 @@ def flags_of(
 ) -> int:
     """Return a range's flags: those of its name (`name_flags`), and those it inherits.
 
-    It inherits from the range around it on its thread. `above` is the slot of the range around it
-    on the stack, -1 for none.
+    A range inherits from the innermost range around it on its thread. `above` is the slot of that
+    outer range on the stack, -1 for none.
     """
     around_flags = opened.flags[above] if above >= 0 else 0
     flags: int = name_flags | around_flags & (EVALUATES | DIFFERENTIATES)
@@ -129,10 +129,10 @@ def flags_of(
 
 @inner
 def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThreads) -> None:
-    """Record for the thread of a range: its process, one more pass, or that it has input.
+    """Record what a range shows about its thread: the process, a pass, or input.
 
-    The range is a pass if its stage is FP, BP or WU and it lies in no autograd marker; its thread
-    has input if the stage is IO.
+    A range whose stage is FP, BP or WU, outside of autograd markers, adds 1 to the thread's number
+    of passes of that stage. A range whose stage is IO marks the thread as one with input.
     """
     thread = ranges.thread[row]
     seen.process[thread] = ranges.process[row]
@@ -144,11 +144,11 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 
 @inner
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
-    """Test by stage and flags whether a range may mark a pass, evaluation or its process's stage.
+    """Test whether a range may mark a pass, metric evaluation, or the stage of its whole process.
 
-    It may if it begins evaluation, if it is a start/end range with a stage, or if its stage is FP,
-    BP or WU. In the last case, a range around it must not have the same stage, unless exactly one
-    range of a pass encloses it: that range may later be found to be no pass.
+    That is so if it begins evaluation, if it is a start/end range with a stage, or if its stage is
+    FP, BP or WU. In the last case, a range around it must not have the same stage, unless exactly
+    one range of a pass encloses it: that range may later be found to be no pass.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats
@@ -280,9 +280,9 @@ def stage_on(thread: int, now: int, opened: Opened) -> int:
 def open_in(process: int, now: int, opened: Opened) -> int:
     """Return 1 + the stage (its index) of a process's start/end ranges open at `now`; 0 if unclear.
 
-    It is metric evaluation if a range of that stage is open, else the only stage with an open
-    range; it is unclear if there are none, or several. An open range of the weight update does not
-    count if it encloses an open range of a pass.
+    The stage is ME if a range of metric evaluation is open, else the only stage with an open range.
+    It is unclear if no stage, or several, have open ranges. An open range of the weight update does
+    not count if it encloses an open range of a pass.
     """
     if opened.shares[process] <= now:
         return 0
@@ -396,8 +396,8 @@ def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Ser
 def evidence_of(row: int, calls: CallRows, opened: Opened, teams: Teams, serving: Serving) -> int:
     """Return evidence bits (see `_evidence`) for the stage of the op that a call launches.
 
-    It is taken from the ranges that are open at the call on its thread, on the training thread and
-    in its process, and from the backward windows (when a backward pass may run).
+    The evidence is the ranges that are open at the call on its thread, on the training thread and
+    in its process, and the backward windows (when a backward pass may run).
     """
     now, thread, trainer = calls.start[row], calls.thread[row], teams.trainer[calls.team[row]]
     evidence = stage_on(thread, now, opened) << RANGE_STAGE
@@ -432,7 +432,7 @@ def pass_call(row: int, turn: Turn, opened: Opened, teams: Teams, serving: Servi
 
 @inner
 def label_of(row: int, ranges: RangeRows, steps: Stretches, labels: NameLabels) -> int:
-    """Return a range's label for paths: that of its name inside, or outside, a numbered step."""
+    """Return the path label of a range: its name has one label in numbered steps, one elsewhere."""
     step = stretch_at(ranges.team[row], ranges.start[row], steps)
     is_inside = step >= 0 and steps.number[step] >= 0
     name = ranges.name[row]

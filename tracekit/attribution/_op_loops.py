@@ -105,7 +105,7 @@ def place_exchanges(
     state
         State after the previous ops; updated.
     found
-        Output: the collectives and the layer kernels around them, in order of ops.
+        Output: collectives, and the layer kernels (such as matrix products) around them, in order.
     """
     for row in range(len(ops.start)):
         role, process, device = ops.role[row], ops.process[row], ops.device[row]
@@ -148,8 +148,8 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
     known
         Kind for each pair of kernel name and recorded kind.
     keys
-        Output: `by` encodes the process and thread that launched the op, `rest` all other
-        evidence, with the bits of its launch as in `_evidence`.
+        Output: `by` encodes the process and thread that launched the op; `rest` encodes all other
+        evidence, including the evidence bits of the launch (see `_evidence`).
 
     Returns
     -------

@@ -35,7 +35,7 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """Facts about processes, by which those that train are found: ranges, threads, kernel counts.
+    """Facts about processes (ranges, threads, kernel counts) that show which processes train.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class Known:
     teams
         Training threads with their helper threads.
     windows
-        Backward windows: intervals in which a backward pass may run, with ``process`` and
-        ``ranged``.
+        Backward windows (intervals in which a backward pass may run), with ``process`` and
+        ``ranged`` (whether a range of a backward pass marks the window).
     autograd
         Threads that run backward passes.
     threads
@@ -60,7 +60,7 @@ class Known:
     counted
         Number of ops by process, name and kind, from `count_names`.
     roles
-        Role of each of these names (layer, collective, neither), from `roles_by_name`.
+        Role of each name in `counted` (layer, collective, neither), from `roles_by_name`.
     """
 
     nesting: Nesting

@@ -252,7 +252,11 @@ def by_distinct(
     rules: Rules,
     make: Callable[[], Mapping[str, pl.Expr]],
 ) -> pl.DataFrame:
-    """Add the columns of `make`, computed once per distinct combination of the texts in `keys`."""
+    """Add columns that depend on the texts in the columns `keys` only; cached with `rules`.
+
+    `make` returns the columns to add: name -> expression, in which ``KEY_text`` is the text in
+    column KEY. They are computed once per distinct combination of texts.
+    """
     texts = [frame[key].cast(pl.String).alias(f"{key}_text") for key in keys]
     columns = make()
     found = rules.meaning(

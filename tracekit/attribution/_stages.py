@@ -79,15 +79,15 @@ class Evidence:
 
         Returns
         -------
-        ``range_stage``: stage of the innermost open range with a stage on the launching thread;
-        ``process_stage``: stage of the open start/end ranges, if only one is open or it is ME;
-        ``evaluates`` and ``differentiates``: whether the launch lies in metric evaluation, or in an
-        autograd marker; ``thread_stage``; ``backward_stage``, for launches by an autograd thread
-        only: ME while the training thread evaluates; else, if ranges mark backward passes, the
-        stage of the training thread at that time; else BP in the intervals in which backward passes
-        may run (windows); ``between``: whether the launch is by a training thread and outside of
-        these windows; ``autograd``, ``trains``, ``infers``, ``loads``, ``structured`` and
-        ``hands_on``, as in `Evidence`.
+        ``range_stage``: stage of the innermost open range with a stage on the launching thread.
+        ``process_stage``: stage of the process's open start/end ranges, null if unclear.
+        ``evaluates``: whether the launch lies in metric evaluation. ``differentiates``: whether the
+        launch lies in an autograd marker. ``backward_stage``, only for launches by an autograd
+        thread: ME while the training thread evaluates; else, if ranges mark backward passes, the
+        stage of the training thread at that time; else BP in backward windows (intervals in which a
+        backward pass may run). ``between``: whether the launch is by a training thread and outside
+        of backward windows. ``thread_stage, autograd, trains, infers, loads, structured,
+        hands_on``: as in `Evidence`.
         """
         code = cases["code"].to_numpy()
         stages = {
@@ -308,10 +308,10 @@ class Stages:
     def opinions(self) -> pl.DataFrame:
         """Return number and time of ops by decided stage and by the stage that each source gives.
 
-        An op counts in one row per source of evidence (range names, thread names, launch order and
-        others) that gives it a stage; of a source that is tried at two points of the order of
-        precedence, the first stage counts. The source ``none`` (stage OTHER) counts only for ops
-        that it decides.
+        A source is a kind of evidence, such as range names, thread names or launch order. An op
+        counts in one row per source that gives it a stage. A source that is tried twice in the
+        order of precedence counts with the first stage that it gives. The source ``none`` (stage
+        OTHER) counts only for ops that no other source decides.
         """
         if not self._opinions:
             return _NOTHING_TOLD

@@ -208,7 +208,7 @@ class Spans:
     teams: int
 
     def arrays(self) -> Stretches:
-        """Return the intervals as arrays for loops, which begin at each team's first interval."""
+        """Return the intervals as arrays for loops, before any team's first interval has begun."""
         process = self.rows["process"].to_numpy()
         first = np.searchsorted(process, np.arange(self.teams + 1))
         start, end, number = (given(self.rows[n], null=-1) for n in ("start", "end", "number"))

@@ -44,7 +44,7 @@ NEW = "backward computes no layer of forward again"
 
 
 def merged(assumptions: Iterable[Assumption]) -> tuple[Assumption, ...]:
-    """Merge results for the same assumption: it fails if any test fails; doubtful time adds up."""
+    """Merge assumptions of the same name: the worst test result counts; doubtful time adds up."""
     by_name: dict[str, list[Assumption]] = {}
     for each in assumptions:
         by_name.setdefault(each.name, []).append(each)
@@ -135,10 +135,10 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:
     """Test that forward passes without a backward pass are evaluation, by number and input size.
 
-    The result is "untested" if such passes are not far fewer than `steps`, as they may be part of
-    each step. It is "untested" too if the host fetches a result for each of their input copies, and
-    these copies are much smaller than the median input copy of training steps, as the passes may
-    choose actions (rollouts of reinforcement learning).
+    `steps` is the number of steps. The result is "untested" if such passes are not far fewer than
+    steps: they may be part of each step. The result is also "untested" if the host fetches a result
+    for each input copy of the passes, and these copies are much smaller than the median input copy
+    of training steps: the passes may choose actions (rollouts of reinforcement learning).
     """
     alone = np.flatnonzero(stage == ME)
     if not alone.size:

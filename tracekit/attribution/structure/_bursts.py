@@ -57,11 +57,11 @@ def find_bursts(lane: Lane) -> Pair | None:
 
 
 def has_unfed(lane: Lane, pair: Pair) -> bool:
-    """Test whether layers follow some backward pass at once, and nothing then shows a new step.
+    """Test whether layers follow a backward pass directly, without a sign of a new step.
 
-    That is, hardly any kernel runs before the first layer kernel, and no input copy, optimizer
-    kernel, copy to the host or collective before the next backward pass. So the layers may be
-    another forward pass, or a recomputed one.
+    "Directly" means with hardly any kernel before the first layer kernel. A sign of a new step is
+    an input copy, optimizer kernel, copy to the host or collective before the next backward pass.
+    Without one, the layers may be another forward pass, or a recomputed one.
     """
     rows = np.flatnonzero(pair.main | pair.backward)
     of_pair, backward = lane.take(rows), pair.backward[rows]

@@ -39,7 +39,7 @@ _SCALAR = 8
 
 
 def by_order(lane: Lane) -> DeviceStages:
-    """Estimate stages of one device's ops from launch order, or state why that is impossible."""
+    """Estimate stages of a device's ops from launch order; if impossible, `evidence` says why."""
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:

@@ -128,7 +128,8 @@ def find_front(turns: Turns, number: int) -> tuple[int, str] | None:
 
     - the last input copy before the last layer, or an earlier one for the same pass (`belongs`);
     - the op after a copy of a result to the host, if the layers before the copy recur after it;
-    - the op between an update like the last gap and a forward pass like the first (`_both_edges`);
+    - the op between an update that equals the last gap (only an update) and a forward pass that
+      equals the first gap (only a forward pass): see `_both_edges`;
     - the op after the last optimizer kernel, if a layer precedes it.
     """
     lane, place = turns.lane, turns.gap(number)
@@ -161,9 +162,9 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
     """Test whether ops `begin` to `end` belong to the forward pass that ends gap `number`.
 
     A gap is the ops between two backward passes. The ops belong to the pass unless their layers
-    occur again after `end`. Then the next backward pass decides, which has about twice as many
-    layers as its forward pass: the ops belong to the pass if that fits the layers from `begin` on
-    better than the layers from `end` on.
+    occur again after `end`. If the layers do, their number decides: the next backward pass should
+    have about twice as many layers as the forward pass. The ops belong to the pass if it comes
+    closer to that ratio with them than without them.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):

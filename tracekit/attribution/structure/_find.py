@@ -250,7 +250,7 @@ def _numbered(step: Array, launch: Array, steps: pl.DataFrame) -> Array:
 
 
 def summed_doubts(joined: Sequence[DeviceStages | Structure]) -> tuple[Doubt, ...]:
-    """Add up the doubtful busy time of several results, by the cut that it is next to (`Doubt`)."""
+    """Add up the doubtful busy time of several results, for each kind of cut (`Doubt.cut`)."""
     before, after = Counter[str](), Counter[str]()
     for doubt in chain.from_iterable(result.doubts for result in joined):
         before[doubt.cut] += doubt.before_ns
@@ -278,10 +278,10 @@ INPUT = "a thread that copies to the GPU, on separate streams, brings input"
 
 
 def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Assumption, ...]]:
-    """Infer stages and steps of a device's remaining ops; return them for all ops.
+    """Infer stages and steps of those ops of a device that training threads did not launch.
 
-    `result` has the stages and steps of ops that training threads launch. The third value returned
-    is the tested assumptions about the other threads.
+    `result` has the stages and steps of the other ops. Returned are the stage of every op, the step
+    of every op, and the tested assumptions about the threads that do not train.
     """
     stage, step = result.stage.copy(), result.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)
