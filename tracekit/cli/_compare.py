@@ -38,9 +38,9 @@ UnknownOption = Annotated[
 
 
 def exit_code(outcome: str, unknown: str) -> int:
-    """Return the exit code for the outcome of a gate or a limit.
+    """Return the exit code for the outcome of a gate or a limit: 0 passed, 1 failed, 3 undecided.
 
-    With `unknown` ``pass`` an undecided outcome counts as passed.
+    If `unknown` is ``pass``, an undecided outcome counts as passed.
     """
     code = _EXIT_CODES[outcome]
     return 0 if code == _EXIT_CODES["unknown"] and unknown == "pass" else code

@@ -34,7 +34,7 @@ def parse_labels(pairs: "Sequence[str]") -> dict[str, str]:
     Raises
     ------
     UsageError
-        If one is written differently, or a key occurs twice.
+        If a label is written differently, or a key occurs twice.
     """
     labels: dict[str, str] = {}
     for pair in pairs:
@@ -53,7 +53,7 @@ def parse_sizes(pairs: "Sequence[str]") -> dict[str, int]:
     Raises
     ------
     UsageError
-        If one is written differently, or a collective is unknown or occurs twice.
+        If a text is written differently, or a collective is unknown or occurs twice.
     """
     sizes: dict[str, int] = {}
     for pair in pairs:
@@ -76,7 +76,7 @@ def parse_peaks(texts: "Sequence[str]") -> dict[str, list[str]]:
     Raises
     ------
     UsageError
-        If one is written differently, or a resource occurs twice.
+        If a text is written differently, or a resource occurs twice.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -236,7 +236,7 @@ def opened_run(
     on_missing: Literal["stop", "skip"] | None = None,
     **opening: Any,
 ) -> Iterator["tracekit.Run"]:
-    """Yield a run, showing progress while questions to it are answered."""
+    """Yield a run opened with `tracekit.open`, which shows progress on stderr while it is used."""
     with progress_bar(reference) as progress:
         yield tracekit.open(
             reference, store=store, progress=progress, memory=allowed(), processes=processes or 1,

@@ -384,7 +384,8 @@ class GroupTally:
         """Return ``window``, the columns `keys` that define groups, and ``ops, total_ns, busy_ns``.
 
         The last three are number of ops, summed durations and busy time (length of the union), ns.
-        A group may have several rows in a window (time interval), whose sums are to be added.
+        The sums of a group in a window (time interval) may be spread over several rows: add them
+        up.
         """
         sums = GroupSums(*(values[: self._used] for values in self._sums))
         examples = pl.concat(self._examples)
@@ -430,7 +431,7 @@ class GroupTotals:
         return cls(pl.concat(groups), Durations.merged([part["lengths"] for part in parts], rows))
 
     def durations(self, numbers: pl.Series) -> pl.DataFrame:
-        """Return ``median_ns, min_ns, max_ns`` of op durations per group merged from rows.
+        """Merge groups; return ``median_ns, min_ns, max_ns`` of op durations per merged group.
 
         Parameters
         ----------

@@ -26,10 +26,10 @@ def has_ops(trace: Trace) -> bool:
 def on_host(trace: Trace, *, by_range: bool = False) -> Trace:
     """Replace a run's ops by pieces of its NVTX ranges, to add up host time as if it were GPU time.
 
-    A piece is an interval of a thread in one stage: that of the innermost push/pop range that has a
-    stage, and ``ME`` throughout a range of metric evaluation. A start/end range is one piece by
-    itself. `by_range` tells whether ranges without a stage inside one with a stage, such as layers,
-    get pieces of their own, in the stage of the range around them.
+    A piece is an interval of a thread with one stage. The stage is that of the innermost push/pop
+    range that has a stage; throughout a range of metric evaluation it is ``ME``. Each start/end
+    range is one piece. With `by_range`, a range without a stage (such as a layer) inside a range
+    with a stage gets pieces of its own, with that stage.
 
     Returns
     -------

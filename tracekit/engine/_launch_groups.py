@@ -84,9 +84,10 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
 class LaunchGroups:
     """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
-    Ops launched by the thread that runs the iteration (between two iterations: the next one) form
-    separate groups from ops launched by other threads. Input copies launched by the thread that
-    runs forward passes on the device count as launched by the iteration's thread.
+    Ops launched by the thread that runs the iteration form separate groups from ops launched by
+    other threads. For a gap, this is the thread that runs the next iteration. Input copies launched
+    by the thread that runs forward passes on the device count as launched by the iteration's
+    thread.
 
     An op belongs to the iteration whose range its launching thread is in at the launch; or, if that
     thread is in none, to the iteration that its process is in at that time.
@@ -152,10 +153,10 @@ class LaunchGroups:
         Returns
         -------
         ``process, device, stage``; ``is_own``, whether the iteration's thread launches the group;
-        ``iteration``, null for ops between or before iterations, and ``part``, the number of the
+        ``iteration``, null for ops between or before iterations; ``part``, the number of the
         iteration or gap, -1 before all iterations; ``start, end`` (ns), first start and last end of
-        the ops; and of one of the ops ``launch_start, launch_thread`` and ``own``, the iteration
-        that its launching thread is in.
+        the ops. For one op of the group: ``launch_start, launch_thread``, and ``own``, the
+        iteration that this thread is in.
         """
         groups = self._groups
         used = np.flatnonzero(groups.starts < _NEVER)

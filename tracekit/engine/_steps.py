@@ -267,10 +267,10 @@ _NUMBER = pl.col("iteration")
 
 
 def by_host(cutter: Cutter) -> Cutter:
-    """Return a function that cuts a run's time as `cutter` does, and by the iterations of the host.
+    """Return a function that cuts a run's time as `cutter` does, and also by the host's iterations.
 
-    It cuts each device's time also where its process enters or leaves an iteration on the host. A
-    further column ``on_host`` is whether the host is in an iteration during the window.
+    The function also cuts each device's time where its process enters or leaves an iteration on the
+    host. It adds the column ``on_host``: whether the host is in an iteration during the window.
     """
 
     def cut(trace: Trace) -> pl.DataFrame:
@@ -348,9 +348,11 @@ class Counted:
         The windows; `iteration` is null outside of the covered steps.
     left_out
         Number of steps left out because not all processes have them.
-    annotated, empty
-        Number of iterations that are neither skipped nor cut by the recording, in processes that
-        have steps; and how many of these have no GPU work of their process.
+    annotated
+        Number of iterations in processes that have steps, without iterations that are skipped or
+        cut by the recording.
+    empty
+        Number of iterations in `annotated` during which their process has no GPU work.
     """
 
     windows: pl.DataFrame
@@ -360,7 +362,7 @@ class Counted:
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:
-    """Set the step number (`iteration`) of windows to null, except for steps of all processes.
+    """Set the step number (`iteration`) of windows to null, except for steps in all processes.
 
     The first `skip` steps of each process, and steps cut by the start or end of the recording, are
     set to null as well.

@@ -277,7 +277,7 @@ def sum_up(
     """Add up the ops of each part of a run, and merge the sums.
 
     A part is some of the run's trace files, read together. Parts are summed in other processes if
-    the run was opened with such.
+    the run was opened with several processes.
 
     Parameters
     ----------

@@ -212,7 +212,7 @@ class GroupsReached(NamedTuple):
 
 
 class GroupSums(NamedTuple):
-    """Sums of groups of ops by time window; a group may have several rows in a window."""
+    """Sums over ops by group and time window; rows of the same group and window are to be added."""
 
     windows: Array
     groups: Array
@@ -384,7 +384,7 @@ def find_latest(
     near: Array,
     found: Array,
 ) -> None:
-    """Find for each row the last mark on its line (such as a process) at or before the row.
+    """Find for each row the last mark on its line (such as a process) that is not after its time.
 
     Parameters
     ----------
@@ -421,8 +421,8 @@ def group(ops: Launched, processes: Array, marks: Marks, near: Array, drivers: A
     near
         Per line: where to start the search among the marks by time and by iteration; updated.
     drivers
-        Per line: the thread that last launched a forward pass there; updated. If a process has one
-        thread per GPU, and only one thread has ranges, the others are known by this.
+        Per line: the thread that last launched a forward pass there; updated. It identifies the
+        thread of each GPU if a process has one thread per GPU, and only one thread has ranges.
     begins
         Per line: index of its first group, which is for the time before all marks; the next groups
         are for one mark each.

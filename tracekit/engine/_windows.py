@@ -276,8 +276,9 @@ def chosen_windows(
     """Return the windows of an analysis: ``process, device, iteration, start, end`` (ns).
 
     A window is an interval of a device's time. Windows are clipped to the time span or steps that
-    the run is limited to. A step that an edge of the span cuts does not count as a step. Without
-    steps each device is one window, whose process is null.
+    the run is limited to. A step that an edge of the span cuts does not count as a step. If neither
+    `skip`, `per_iteration` nor a limit asks for steps, each device is one window, whose process is
+    null.
 
     Parameters
     ----------
@@ -294,7 +295,7 @@ def chosen_windows(
     Raises
     ------
     UsageError
-        If iterations are asked for and the run has none, or fewer.
+        If steps are asked for and the run has none, or `skip` leaves none.
     """
     stretch = trace.stretch
     if not skip and not per_iteration and stretch.iterations is None:

@@ -106,8 +106,9 @@ def machine_of(
 ) -> Placed:
     """Return the machine (topology) that a run was recorded on, and which GPU each device is.
 
-    Without a topology, a machine is made of the GPUs of each host, and the links between hosts are
-    unknown.
+    The first of these sources that exists is used: `topology`, the machine in `recorded`, the names
+    of the GPUs. By names, each host is recognised as a separate machine; the links between hosts
+    are unknown.
 
     Parameters
     ----------
@@ -115,8 +116,7 @@ def machine_of(
         The canonical table ``devices``, optionally with ``host``.
     topology
         A topology file or a preset. It describes all hosts together or, if it has too few GPUs for
-        the run, each single host. None: the machine that was recorded, else one recognised from GPU
-        names.
+        the run, each single host. None: no topology is given.
     recorded
         The machines recorded in the run's files, as TOML; used if all are the same.
 
@@ -353,11 +353,12 @@ class Placing:
 def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     """Find the GPU of a machine (topology) that each device of a run is.
 
-    Devices are matched by UUID if the machine and the run share any; else by PCI bus location if
-    the machine has those of all active devices; else by index. The GPUs of a preset that was
-    recognised or assumed have no meaningful indices: devices get them in order. If both have UUIDs
-    (or locations) that differ, the topology comes from another machine: it is used with a warning,
-    since machines of one model are alike. A device that ran nothing and matches no GPU is left out.
+    Devices are matched by UUID if the machine and the run have any UUID in common; else by PCI bus
+    location if the machine has the location of every active device; else by index. The GPUs of a
+    preset that was recognised or assumed have no meaningful indices: devices get them in order. If
+    machine and run have different UUIDs (or locations), the topology comes from another machine: it
+    is used with a warning, since machines of one model are alike. A device that ran nothing and
+    matches no GPU is left out.
 
     Parameters
     ----------

@@ -269,7 +269,7 @@ class Machine:
         Parameters
         ----------
         src, dst
-            Number of the GPU at its end of the route, and None for the switch.
+            Start and end of the route: one is the number of the GPU, the other None for the switch.
         """
         gpu = dst if src is None else src
         switch = None if gpu is None else self.switch(gpu)

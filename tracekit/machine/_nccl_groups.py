@@ -72,7 +72,7 @@ class Member(NamedTuple):
     def is_on(self, device: str) -> bool:
         """Test whether `device`, in brackets in a connection line, is the member's (rank's) GPU.
 
-        The number is a bus id or a device number, depending on NCCL's version.
+        `device` is a bus id or a device number, depending on NCCL's version.
         """
         return device in (self.bus, str(self.cuda_device), str(self.nvml_device))
 
@@ -121,7 +121,7 @@ class Communicators:
         self.warnings = tuple(dict.fromkeys(warnings))
 
     def by_pointer(self, table: pl.DataFrame) -> pl.DataFrame:
-        """Add ``communicator`` to log lines with a pointer to one; null if its Init is missing."""
+        """Add ``communicator`` to log lines with its pointer; null if its Init line is missing."""
         found = _pointed(_lower(table), self.members)
         known = self.members.select("member", "communicator")
         return found.join(known, on="member", how="left").drop("member")

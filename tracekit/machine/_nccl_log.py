@@ -101,12 +101,12 @@ class NcclLog:
 def read_nccl_log(*paths: Path) -> NcclLog:
     """Read logs of NCCL_DEBUG=INFO (best with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL).
 
-    Ranks may write a file each or share one. Other output may come between lines, and at the start
-    of a line before NCCL's text. A communicator is named by its commId. Older versions print none,
-    nor do splits: then ranks are put together that state the same number of ranks, the same parent
-    and colour, and have matching connections; ranks without connections are matched in the order of
-    their Init lines. The name is then ``host:pid:pointer`` of the lowest rank. A name that occurs
-    again gets the suffix ``#2``.
+    Each rank may write a separate file, or several ranks one file. Other output may come between
+    lines, and at the start of a line before NCCL's text. A communicator is named by its commId. Old
+    versions of NCCL print no commId, and splits have none. Without it, ranks form a communicator if
+    they state the same number of ranks, parent and colour, and have matching connections; ranks
+    without connections are matched in the order of their Init lines. The name is then
+    ``host:pid:pointer`` of the lowest rank. A name that occurs again gets the suffix ``#2``.
 
     Parameters
     ----------

@@ -66,10 +66,10 @@ def nvlink_of(product: str | None) -> Product | None:
 def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Machine:
     """Fill in the unknown bandwidths of a machine from the names of its GPUs.
 
-    A bond of NVLinks gets their number times the bandwidth of one (the lower one if its two GPUs
-    differ), and a GPU's PCIe link the peak of its interface. Known bandwidths and other links stay
-    as they are. `products` is GPU number -> product name; a GPU that is absent or None stays
-    unknown.
+    A link of several NVLinks gets their number times the bandwidth of one NVLink (the lower one if
+    its two GPUs differ). A GPU's PCIe link gets the peak of the GPU's PCIe interface. Known
+    bandwidths and other links stay as they are. `products` is GPU number -> product name; a GPU
+    that is absent or None stays unknown.
     """
     known = {f"GPU{number}": nvlink_of(product) for number, product in products.items()}
     return machine.with_links(_filled(link, known) for link in machine.links)
@@ -197,11 +197,10 @@ def load_preset(name: str) -> Machine:
 def recognise(products: Sequence[str | None]) -> Machine | None:
     """Return the machine that GPUs of these product names most likely belong to.
 
-    A machine is recognised if GPUs of these names are sold on one board in this number; its
-    warnings list what remains unknown. Otherwise a plain box is assumed: GPUs are joined by PCIe
-    only, with the bandwidths that follow from their names; but if these GPUs may be some of those
-    on a board with NVLinks, no route between them is known. For a run on several machines, pass the
-    GPUs of one.
+    A machine is recognised if a board with exactly these GPUs is sold; its warnings list what
+    remains unknown. Otherwise a plain box is assumed: GPUs are joined by PCIe only, with the
+    bandwidths that follow from their names. If such GPUs are also sold on a board with NVLinks, no
+    route between them is known. For a run on several machines, pass the GPUs of one.
 
     Parameters
     ----------

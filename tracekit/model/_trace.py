@@ -115,7 +115,7 @@ class Trace:
     spread
         Function that calls functions on parts of the run, in processes or, by default, one by one.
     keeper
-        Cache for their results; None for no cache.
+        Cache for the results of `spread`; None for no cache.
     """
 
     tables: Mapping[str, pl.LazyFrame]
@@ -265,8 +265,8 @@ class Trace:
         Parameters
         ----------
         work
-            One partial per part, which holds all arguments: the part, then frames. The cache key
-            has the name of its function, or the `repr` of a callable dataclass instance.
+            One `functools.partial` per part, with all arguments: the part, then frames. The cache
+            key has the name of its function, or the `repr` of a callable dataclass instance.
         """
         is_short = len(work) == 1 and self.height("ops") < _LONG
         keeper = None if is_short else self.keeper
@@ -555,7 +555,7 @@ class TraceWriter:
     def append(self, table: str, frame: pl.DataFrame) -> None:
         """Write `frame` as the next part of a canonical table, with its columns and types.
 
-        Without rows it takes no file: many reports have a dozen empty tables each.
+        For a frame without rows, no file is written: many reports have a dozen empty tables each.
         """
         conformed = TABLES[table].conform(frame)
         if conformed.is_empty():

@@ -443,7 +443,11 @@ def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float
 def intervals(
     spans: Sequence[tuple[float, float, float]], *, upright: bool = False, name: str | None = None
 ) -> go.Scatter:
-    """Draw whiskers; `spans`: position across bars, two ends along them. `upright`: vertical."""
+    """Draw error bars (whiskers) at the ends of bars; `name` is their entry in the legend.
+
+    `spans` has for each the position across the bars, and its two ends along the bars. `upright` is
+    for vertical bars.
+    """
     across = [at for place, *_ in spans for at in (place, place, None)]
     along = [end for _, *ends in spans for end in (*ends, None)]
     line = {"color": INK, "width": 1.2}

@@ -249,7 +249,7 @@ def legend_lines(labels: Sequence[str], width: int) -> int:
 def legend_above(layout: Mapping[str, Any], gap: int = 10) -> dict[str, Any]:
     """Return a legend that ends `gap` pixels above the plot.
 
-    The top margin has to be 28 pixels larger for its first line, and 20 for each further line.
+    One line of the legend needs a top margin 28 pixels larger; each further line needs 20 more.
     """
     return {
         "orientation": "h", "traceorder": "normal", "xref": "container", "yref": "container",

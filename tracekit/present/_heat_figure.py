@@ -52,7 +52,8 @@ def heat_figure(
         One row per cell, with the columns named below; a null value is drawn as ``?``, and a cell
         without a row stays blank.
     rows, columns, value
-        Names of the columns: names of the map's rows, names of its columns, and the values.
+        Columns of `table` that have the name of a cell's row, the name of its column, and its
+        value.
     title, subtitle
         Plain texts; see `figure_layout`.
 

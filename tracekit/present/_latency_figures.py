@@ -44,10 +44,10 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
     Parameters
     ----------
     table
-        One row per series and size: those of ``run``, ``library`` and ``operation`` that the table
-        has; ``size_bytes`` (the size, or the lower end of its bucket), ``p50_ns``, and optionally
-        the band, ``p5_ns`` or ``min_ns`` and ``p95_ns`` or ``max_ns``. Rows that are null or not
-        above zero are not drawn; a note counts them.
+        One row per line and size. Optional columns ``run``, ``library`` and ``operation`` identify
+        the line. ``size_bytes`` is the size, or the lower end of its bucket; ``p50_ns`` the median;
+        optionally ``p5_ns`` or ``min_ns`` and ``p95_ns`` or ``max_ns`` are the ends of the band.
+        Rows with a size or median that is null or 0 are not drawn; a note counts them.
     title, subtitle
         Plain texts; see `figure_layout`.
 
@@ -197,9 +197,10 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
     Parameters
     ----------
     histogram
-        One row per series and bucket: those of ``run``, ``library`` and ``operation`` that the
-        table has; ``size_bytes`` (lower end of the bucket, 0 for empty messages, null for messages
-        of unknown size, which a note counts) and ``count``. At most 12 series are drawn.
+        One row per series and bucket. Optional columns ``run``, ``library`` and ``operation``
+        identify the series; ``size_bytes`` is the lower end of the bucket (0 for empty messages,
+        null for messages of unknown size, which a note counts); ``count`` is the number of
+        messages. At most 12 series are drawn.
     title, subtitle
         Plain texts; see `figure_layout`.
     """

@@ -99,7 +99,7 @@ def place(columns: Sequence[ShownColumn], width: int | None) -> tuple[list[Place
 def without_spare(
     placed: list[Placed], is_too_wide: Callable[[Sequence[Placed]], bool]
 ) -> tuple[list[Placed], list[str]]:
-    """Drop the least important columns until the table fits; return the kept, and dropped names."""
+    """Drop the least important columns until the table fits; return the rest, and dropped names."""
     hidden: list[str] = []
     while len(placed) > 1 and is_too_wide(placed):
         spare = _most_spare(placed).column.name

@@ -79,7 +79,7 @@ def matrix_figure(
     title, subtitle
         Plain texts; see `figure_layout`.
     recorded
-        Numbers of the GPUs that were recorded; None if all were. Traffic between others is unknown.
+        Numbers of the GPUs that were recorded; None if all were. What other GPUs sent is unknown.
     unplaced
         Number of collectives that are assigned to no link, and so are in no cell.
     """

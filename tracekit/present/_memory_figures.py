@@ -56,8 +56,8 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     table
         One row per configuration and GPU: ``gpu`` or ``device``, ``pre_bytes`` and
         ``training_bytes`` (null if unknown, drawn as ``?``), optionally ``memory_bytes`` (capacity;
-        null if unknown), and those of ``run``, ``network``, ``batch``, ``gpus``, ``method`` and
-        ``source`` that the table has. Runs are named only if nothing else distinguishes them.
+        null if unknown). Optional columns ``run``, ``network``, ``batch``, ``gpus``, ``method`` and
+        ``source`` name the configuration. Runs are named only if nothing else distinguishes them.
     title, subtitle
         Plain texts; see `figure_layout`.
     """

@@ -57,11 +57,11 @@ def notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 def brief(meta: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return the most important notes, and whether others were left out.
+    """Return the most important notes, and whether any notes were left out.
 
-    Left out are notes on how the values were found, if they report the usual case: all launches are
-    known, all processes train. Notes on weak evidence and on rows that are not shown stay. So do
-    the first warnings; one line counts the others.
+    Notes on how the values were found are left out if they report the usual case: all launches are
+    known, all processes train. Notes on weak evidence, and on rows that are not shown, are kept.
+    The first warnings are kept, too; one line gives the number of further warnings.
     """
     unusual = {key: value for key, value in meta.items() if not _is_usual(key, value)}
     lines = [line for line in notes(unusual) if not line.startswith(_HOW)]

@@ -46,10 +46,10 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
     Raises
     ------
     UsageError
-        If the ending is another, if the file cannot be written, or if the package or the browser
-        is not there.
+        If the path has no such ending, if the file cannot be written, or if the package or the
+        browser is not there.
     MissingDataError
-        If there is nothing in it.
+        If the figure contains no data.
     """
     path = Path(path)
     check_figure_file(path)

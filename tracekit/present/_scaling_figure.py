@@ -72,7 +72,7 @@ def scaling_figure(
     Raises
     ------
     UsageError
-        If `value` is another.
+        If `value` is none of these columns.
     """
     if value not in _SCALING:
         raise UsageError(f"no scaling curves of {value!r}", f"choose {' or '.join(_SCALING)}")

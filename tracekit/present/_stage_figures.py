@@ -43,10 +43,10 @@ def breakdown_figure(
 ) -> go.Figure:
     """Return the rows of a breakdown as bars.
 
-    By stage there is one bar per group of the other keys: exposed time solid, time hidden behind
-    other stages hatched beside it, idle time grey if known. By other keys each row is a bar of its
-    busy time, and for steps or GPUs of its idle time too. Bars of steps are vertical. Of many bars
-    the longest are drawn.
+    A breakdown by stage has one bar per group of the other keys. Exposed time is solid; time hidden
+    behind other stages is hatched beside the bar; idle time, if known, is grey. In other breakdowns
+    each row is a bar of its busy time; for steps or GPUs its idle time is added. Bars of steps are
+    vertical. Of many bars the longest are drawn.
 
     Parameters
     ----------

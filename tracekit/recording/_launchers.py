@@ -267,7 +267,8 @@ def mpi_library(launcher: str, mpi: str | None) -> Path | None:
     """Return the MPI library installed with a launcher; None if none is beside it.
 
     ``libmpi.so`` itself is a link or a linker script; the file with a version number is the
-    library. Debian has Open MPI's in a folder per architecture, where other MPIs have theirs too.
+    library. If `mpi` is ``openmpi``, the folders that Debian has per architecture are searched,
+    too.
     """
     found = shutil.which(launcher)
     if found is None:

@@ -61,9 +61,9 @@ class Configuration:
         return {"study": self.study, **options, **({_FIXED: fixed} if fixed else {})}
 
     def differs_from(self, labels: Mapping[str, str]) -> str | None:
-        """Return the shared options in a run's `labels` if they differ from this study's.
+        """Return the shared options that a run was recorded with, if this study has different ones.
 
-        None if they are the same, or the run has none.
+        `labels` are the run's labels. None if the options are equal, or not among the labels.
         """
         recorded = labels.get(_FIXED)
         return recorded if recorded not in {None, self.labels.get(_FIXED)} else None
@@ -90,7 +90,8 @@ class Study:
     arguments
         Words that replace an option's value in the command: option -> value -> words.
     without
-        Combinations to leave out: those in which each of these options has one of these values.
+        Configurations to leave out. Each entry is option -> values, and leaves out configurations
+        that have one of these values for every option of the entry.
     cpu
         Arguments that make the program train on the CPU.
     """

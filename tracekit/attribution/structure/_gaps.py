@@ -319,6 +319,6 @@ def _end(turns: Turns, template: int, cut: Cut) -> int:
 
 
 def has_update(turns: Turns, parts: Parts) -> Array:
-    """Mask gaps between backward passes whose update has more than fills (clearing gradients)."""
+    """Mask gaps between backward passes whose update has kernels other than fills."""
     lane = turns.lane
     return total_in(lane.kernel & ~lane.fill, turns.first, turns.first + parts.head) > 0

@@ -34,17 +34,17 @@ class Lane:
     work
         The ops, in order of launch.
     symbol
-        Integer for the op's name, or for its kind if it has no name; launch sequences are compared
-        by these.
+        Integer for the op's name, or for its kind if it has no name. Launch sequences are compared
+        by these integers.
     kernel
-        Whether it is a computing kernel, or a CUDA graph recorded as a whole.
+        Whether the op is a computing kernel, or a CUDA graph recorded as a whole.
     layer, lookup, optimizer, backward, input_gradient, batch_norm, fill
-        Whether its name indicates a layer, an embedding look-up, an optimizer kernel, a kernel of
-        the backward pass, a gradient of a layer's input, a batch norm, or a fill.
+        Whether the op's name indicates a layer, an embedding look-up, an optimizer kernel, a kernel
+        of the backward pass, a gradient of a layer's input, a batch norm, or a fill.
     exchange
-        Whether it is a collective that exchanges gradients.
+        Whether the op is a collective that exchanges gradients.
     batch
-        Whether it is a copy that may bring a batch of input.
+        Whether the op is a copy that may bring a batch of input.
     """
 
     work: Work

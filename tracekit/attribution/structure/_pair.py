@@ -54,12 +54,12 @@ class Pair:
 
     @property
     def agreed(self) -> int:
-        """Number of kinds of evidence for these roles of the two sides, less those against them."""
+        """Number of kinds of evidence for the roles of the two sides, minus the number against."""
         return sum(self.votes.values())
 
     @property
     def trains(self) -> bool:
-        """Whether a name or collective indicates training, and none contradicts the roles."""
+        """Whether kernel names or collectives support these roles, and none contradict them."""
         spoken = [self.votes.get(name, 0) for name in _SPOKEN]
         return sum(spoken) >= 1 and min(spoken) >= 0
 

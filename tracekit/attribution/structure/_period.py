@@ -65,8 +65,8 @@ def find_period(symbols: Array, near: float = 0) -> Period:
     symbols
         The sequence.
     near
-        Approximate period if known, else 0. It helps as epochs repeat more exactly than steps, and
-        layers more often, so they could be mistaken for the period.
+        Approximate period if known, else 0. Without it an epoch may be taken for the period, as it
+        repeats more exactly than a step, or a layer, as it repeats more often.
     """
     size = symbols.size
     if size > 2 * _WINDOW:

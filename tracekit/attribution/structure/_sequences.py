@@ -40,7 +40,8 @@ def ranges_of(first: Array, stop: Array) -> tuple[Array, Array]:
 def distinct(numbers: Array) -> tuple[Array, Array]:
     """Return the distinct integers, sorted, and the position of each element among them.
 
-    Equal to `np.unique`, but without sorting, as ids of threads and streams are close together.
+    The result equals that of `np.unique`. Integers that are close together, such as ids of threads
+    and streams, are counted instead of sorted, which is faster.
     """
     least = int(numbers.min(initial=0))
     if not numbers.size or int(numbers.max()) - least > numbers.size + _CLOSE:
@@ -90,9 +91,9 @@ def kinds_of(symbols: Array, first: Array, stop: Array) -> Array:
 
 
 def places_of(piece: Array, symbols: Array) -> Array:
-    """Return the indices at which the symbols `piece` occur in a sequence; they may overlap.
+    """Return the indices at which `piece` occurs in a sequence of symbols; occurrences may overlap.
 
-    They are compared by a hash: a 64-bit polynomial of the symbols.
+    Sequences are compared by a hash: a 64-bit polynomial of the symbols.
     """
     room = symbols.size - piece.size + 1
     if room <= 0 or not piece.size:

@@ -60,8 +60,9 @@ class Usual:
 def usual_step(lane: Lane, first: int, size: int) -> Usual:
     """Choose the start of a step in a sequence that repeats every `size` ops from `first` on.
 
-    It begins after the last optimizer kernel and before the next layer: at a copy of input there,
-    after a copy of a result to the host, or where the host waits longest.
+    The step begins after the last optimizer kernel and before the next layer. Between these, it
+    begins at a copy of input, else after a copy of a result to the host, else where the host waits
+    longest.
     """
     ring = np.arange(first, first + size)
     candidates = _candidates(lane.optimizer[ring], lane.layer[ring])

@@ -35,8 +35,7 @@ class Numbered:
     steady
         Whether all steps have equally many updates.
     unfed
-        Evidence that a step might have several updates, though each update counts as a step; else
-        None.
+        Evidence, in words, that steps might have more or fewer updates than assumed; None without.
     reading
         Definition of a step in use, one of `STEP_READINGS`.
     others

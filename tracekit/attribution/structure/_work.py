@@ -235,9 +235,9 @@ class DeviceStages(Findings):
 
 
 def nothing(size: int, *evidence: str, training: bool | None = False) -> DeviceStages:
-    """Return a result without stages, with the sentences `evidence`.
+    """Return a result in which none of `size` ops has a stage, with the sentences `evidence`.
 
-    It states no sign of training or, if `training` is None, that stages are refused.
+    Its method is ``none`` (no sign of training) or, if `training` is None, ``refused``.
     """
     return DeviceStages(
         stage=np.full(size, NOTHING, np.int8),
