@@ -71,7 +71,7 @@ def index_calls(keys: Keys, slots: Array) -> int:
 
 
 def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> int:
-    """Look up the call of each op that has none yet in a hash table; return the number not found.
+    """Look up in a hash table the call of each op without one; return the number not found.
 
     Parameters
     ----------

@@ -394,7 +394,7 @@ class Captured:
         self._found = found.filter(pl.col("call") >= 0).select(*_NODE, "call")
 
     def mark(self, launching: Bits) -> None:
-        """Mark, in the masks of launching calls, those from which graph nodes were captured."""
+        """Mark the calls from which graph nodes were captured, in the masks of launching calls."""
         numbers = np.unique(self._found["call"].to_numpy())
         for number, first in enumerate(self._calls.first if numbers.size else ()):
             chunk = launching[number]

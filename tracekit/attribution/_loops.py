@@ -87,9 +87,9 @@ def put(line: int, end: int, stack: Stack) -> int:
 
 @inner
 def advance(team: int, now: int, stretches: Stretches) -> int:
-    """Advance a training thread (team) to its last interval that starts by `now`; return its row.
+    """Advance a training thread (team) to its last interval that starts by `now`.
 
-    If no interval has started yet, that is the row before the team's first interval.
+    Returns the row of that interval; if none has started yet, the row before the team's first one.
     """
     place: int = stretches.at[team]
     while place + 1 < stretches.first[team + 1] and stretches.start[place + 1] <= now:
@@ -365,9 +365,9 @@ def pass_range(
 def note_launch(thread: int, team: int, now: int, windows: Windows, serving: Serving) -> bool:
     """Count a thread's launch at `now`; return whether it lies in a backward window of its team.
 
-    A backward window is an interval in which a backward pass of the training thread may run. It is
-    marked `fed` if anything is launched in it or between it and the previous window, and `used` if
-    a possible autograd thread launches in it.
+    A backward window is an interval in which a backward pass of the training thread may run. A
+    launch marks the window that it lies in (or, between two windows, the next one) as `fed`. A
+    launch in a window by a possible autograd thread marks the window as `used`.
     """
     stretches = windows.stretches
     if stretches.first[team] == stretches.first[team + 1]:

@@ -61,9 +61,8 @@ class Nesting:
         ranges that end together at the end of the recording; ``base`` (name without the numbers
         that PyTorch appends); ``stage, rule, number`` (see `step_names`); ``around``, the nearest
         outer range of a pass. Flags: ``evaluates``, the range lies in metric evaluation; ``apart``,
-        the range lies in metric evaluation, or its process evaluates when the range begins;
-        ``begins``, it is the outermost range with ``apart``; ``covered``, an outer range has the
-        same stage.
+        it does, or its process evaluates when the range begins; ``begins``, it is the outermost
+        range with ``apart``; ``covered``, an outer range has the same stage.
     marks
         ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
         (`passes`: forward, backward, weight update), without those inside autograd markers.

@@ -252,10 +252,9 @@ def by_distinct(
     rules: Rules,
     make: Callable[[], Mapping[str, pl.Expr]],
 ) -> pl.DataFrame:
-    """Add columns that depend on the texts in the columns `keys` only; cached with `rules`.
+    """Add columns that depend on the texts in columns `keys` only, computed once per combination.
 
-    `make` returns the columns to add: name -> expression, in which ``KEY_text`` is the text in
-    column KEY. They are computed once per distinct combination of texts.
+    `make` returns the columns: name -> expression, in which ``KEY_text`` is the text of column KEY.
     """
     texts = [frame[key].cast(pl.String).alias(f"{key}_text") for key in keys]
     columns = make()

@@ -384,8 +384,7 @@ class GroupTally:
         """Return ``window``, the columns `keys` that define groups, and ``ops, total_ns, busy_ns``.
 
         The last three are number of ops, summed durations and busy time (length of the union), ns.
-        The sums of a group in a window (time interval) may be spread over several rows: add them
-        up.
+        If several rows have the same group and window (time interval), add up their sums.
         """
         sums = GroupSums(*(values[: self._used] for values in self._sums))
         examples = pl.concat(self._examples)

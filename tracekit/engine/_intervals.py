@@ -44,7 +44,7 @@ def union_length(intervals: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 def layered_lengths(
     intervals: pl.DataFrame, layer: str, layers: Sequence[str], by: Sequence[str]
 ) -> pl.DataFrame:
-    """Return the time that each layer of intervals covers, and the part that no higher one covers.
+    """Return the time that each layer of intervals covers, and the part no higher layer covers.
 
     Layers, such as stages, have an order of precedence.
 

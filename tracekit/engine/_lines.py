@@ -72,8 +72,7 @@ class Numbers:
         Returns
         -------
         The id of each row's pair; and for each new pair, in the order of ids, the row in which it
-        first occurs. If the pairs were given at creation, no pair is new: a pair not given has id
-        -1.
+        first occurs. If `known` pairs were given, no pair is new, and all other pairs have id -1.
         """
         found = np.empty(first.size, np.int32)
         before, begin = self._count, np.zeros(1, np.int64)

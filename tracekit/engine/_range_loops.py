@@ -118,7 +118,7 @@ def leave(
 
 @inner
 def first_to_end(size: int, ends: Array) -> int:
-    """Return the position, among the `size` nodes running now, of the one that ends first."""
+    """Return the position of the node that ends first, among the `size` nodes running now."""
     first = 0
     for place in range(1, size):
         if ends[place] < ends[first]:

@@ -73,7 +73,7 @@ def outside_text(path: pl.Expr) -> pl.Expr:
 def outside_ranges(trace: Trace) -> Named:
     """Return a grouping key of ops: the reason why an op was launched in no push/pop range.
 
-    Null for an op launched in one.
+    Null for an op launched in such a range.
     """
     return Named(
         ("range", "launch_thread"),

@@ -243,7 +243,7 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums over a run's ops, by time window (`sweeps`) and per device (`whole`); the windows."""
+    """Windows, and sums over a run's ops by time window (`sweeps`) and per device (`whole`)."""
 
     windows: pl.DataFrame
     sweeps: Sequence[Any]

@@ -57,7 +57,7 @@ class Course(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Furthest op end so far, by stage and by source of the stage; a row per line (`Course`)."""
+    """Furthest op end so far, by stage and by stage source; one row per line (see `Course`)."""
 
     stages: Array
     sources: Array
@@ -81,8 +81,8 @@ class Sums(NamedTuple):
 def enter(line: int, start: int, windows: Windows, course: Course) -> int:
     """Advance a line (a device, or a process on it) to the window an op starts in; return its row.
 
-    Windows are intervals of time, such as steps. If the op starts in no window, this is the last
-    window before it.
+    Windows are intervals of time, such as steps. If the op starts in no window, the row is that of
+    the last window before it.
     """
     course.latest[line] = start
     course.earliest[line] = min(course.earliest[line], start)

@@ -41,9 +41,9 @@ def with_step_ends(
     Parameters
     ----------
     windows
-        ``process, device, iteration, start, next, last`` (ns), one row per iteration, or gap after
-        one (`iteration` is null), on a device: ``start`` of the first op launched in it, ``next``,
-        the start of the following row, and ``last``, the end of its last op.
+        ``process, device, iteration, start, next, last`` (ns): on each device one row per iteration
+        and per gap after an iteration (`iteration` is null). ``start`` is the start of the first op
+        launched in it, ``next`` the start of the following row, ``last`` the end of its last op.
     launched
         Ops: ``process, iteration, stage, end``.
     unlaunched
@@ -276,9 +276,8 @@ def chosen_windows(
     """Return the windows of an analysis: ``process, device, iteration, start, end`` (ns).
 
     A window is an interval of a device's time. Windows are clipped to the time span or steps that
-    the run is limited to. A step that an edge of the span cuts does not count as a step. If neither
-    `skip`, `per_iteration` nor a limit asks for steps, each device is one window, whose process is
-    null.
+    the run is limited to. A step that an edge of the span cuts does not count as a step. If no
+    argument or limit asks for steps, each device is one window, whose process is null.
 
     Parameters
     ----------

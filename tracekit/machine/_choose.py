@@ -231,10 +231,10 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
 def completed(machine: Machine, products: Mapping[int, str | None]) -> Machine:
     """Fill in the NVLinks of a machine whose description has no information about NVLinks.
 
-    If its GPUs are sold on a board in exactly this number, they get the NVLinks of the board's
-    preset, GPU by GPU in order of their indices. GPUs of products without NVLink get none. For
-    other GPUs the connection remains unknown. A machine with information about NVLinks is returned
-    unchanged. `products` has each GPU's recorded product name, or None, by number.
+    If a board is sold with exactly these GPUs, they get the NVLinks of the board's preset, GPU by
+    GPU in order of their indices. GPUs of products without NVLink get none. For other GPUs the
+    connection remains unknown. A machine with information about NVLinks is returned unchanged.
+    `products` has each GPU's recorded product name, or None, by number.
     """
     names = {name for name in products.values() if name is not None}
     if machine.tells_peers or machine.origin == "assumed":  # which has said so itself

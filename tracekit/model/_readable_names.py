@@ -56,9 +56,9 @@ and pictures of one run show the same kernels."""
 def normalised_name(name: str) -> str:
     """Return a kernel's name without parts that change with a version or GPU.
 
-    Dropped are parameters, template arguments (except for the operation that a generic kernel runs,
-    such as ``add`` of ``elementwise_kernel<AddFunctor<float>>``), unnamed and versioned namespaces,
-    the GPU's architecture (``sm80_``, ``ampere_``), suffixes of libraries
+    These parts are dropped: parameters, template arguments (except for the operation that a generic
+    kernel runs, such as ``add`` of ``elementwise_kernel<AddFunctor<float>>``), unnamed and
+    versioned namespaces, the GPU's architecture (``sm80_``, ``ampere_``), suffixes of libraries
     (``_execute_kernel__5x_cudnn``) and hashes. An NCCL kernel becomes the name of its collective.
     Two kernels with the same normalised name run the same operation; they may differ in data type
     or vector width.

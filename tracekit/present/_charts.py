@@ -443,10 +443,9 @@ def written_bars(part: Part, rows: Rows, unit: tuple[float, str], longest: float
 def intervals(
     spans: Sequence[tuple[float, float, float]], *, upright: bool = False, name: str | None = None
 ) -> go.Scatter:
-    """Draw error bars (whiskers) at the ends of bars; `name` is their entry in the legend.
+    """Draw error bars at the ends of bars (vertical if `upright`); `name` is for the legend.
 
-    `spans` has for each the position across the bars, and its two ends along the bars. `upright` is
-    for vertical bars.
+    `spans` has, per error bar, its position across the bars and its two ends along them.
     """
     across = [at for place, *_ in spans for at in (place, place, None)]
     along = [end for _, *ends in spans for end in (*ends, None)]

@@ -88,7 +88,8 @@ class Launch:
         The program with its arguments.
     rank_variable
         Environment variables that may contain the rank, joined by commas; the first one that is set
-        counts. If none of several is set, it is a single process. None without a launcher.
+        counts. If several are given and none is set, the program is a single process. None without
+        a launcher.
     local_rank_at
         Index of the program's word before which the launcher inserts the local rank, as
         ``--local_rank=1``; None if it does not.

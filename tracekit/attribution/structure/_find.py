@@ -440,7 +440,7 @@ class Pieces:
     def add(
         self, ops: pl.DataFrame, found: Structure, *, is_last: bool
     ) -> tuple[Array, dict[str, Array]]:
-        """Add the stages and steps inferred in a piece of the ops; return the final ones.
+        """Add the stages and steps inferred in a piece of the ops; return those that are final.
 
         Parameters
         ----------

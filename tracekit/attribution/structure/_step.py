@@ -60,9 +60,8 @@ class Usual:
 def usual_step(lane: Lane, first: int, size: int) -> Usual:
     """Choose the start of a step in a sequence that repeats every `size` ops from `first` on.
 
-    The step begins after the last optimizer kernel and before the next layer. Between these, it
-    begins at a copy of input, else after a copy of a result to the host, else where the host waits
-    longest.
+    Between the last optimizer kernel and the next layer, the step begins at a copy of input, else
+    after a copy of a result to the host, else where the host waits longest.
     """
     ring = np.arange(first, first + size)
     candidates = _candidates(lane.optimizer[ring], lane.layer[ring])
