@@ -594,7 +594,7 @@ class Compressed:
         self._passes = self._followed = 0
 
     def add(self, ops: pl.DataFrame) -> None:
-        """Count the passes in a chunk of the table of ops."""
+        """Count backward passes (see `Compressed`) in a chunk of the table of ops."""
         pass_ = ["process", "device", "launch_thread", "iteration"]
         stage, source = pl.col("stage"), pl.col("stage_source")
         exchanges = ops.filter(pl.col("kind") == "collective", stage == "WU").drop_nulls(pass_)

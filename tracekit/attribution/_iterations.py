@@ -25,9 +25,10 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
     """Return ``process, thread``: the thread that drives each process' training.
 
     This is the thread whose ranges show the largest number of the three stages forward, backward
-    and weight update; among equals, the one with the most such ranges; without such ranges, the one
-    that launches most ops (kernels, copies, memsets). Ranges inside autograd markers do not count,
-    because autograd threads are driven by the training thread.
+    and weight update. Among several such threads, it is the thread with most of these ranges.
+    Without such ranges, it is the thread that launches most ops (kernels, copies, memsets). Ranges
+    inside autograd markers do not count, because autograd threads are driven by the training
+    thread.
 
     Parameters
     ----------

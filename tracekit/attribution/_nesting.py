@@ -263,7 +263,7 @@ _NO_SKELETON = pl.DataFrame(
 
 
 def is_open(launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """Test for each ``process, time`` (ns) if a range of that process in `ranges` is open then."""
+    """Test for each ``process, time`` (ns) in `launches` if a range of the process is open then."""
     changes = (
         pl.concat(
             [

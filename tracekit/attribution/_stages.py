@@ -588,7 +588,7 @@ class Cases:
         """Total duration of the ops of each case, ns."""
 
     def add(self, cases: Distinct) -> Array:
-        """Add the cases of a chunk to the sums; return their numbers in the whole recording."""
+        """Add the cases of a chunk to the sums; return the number that identifies each of them."""
         both = CaseKeys(*map(np.concatenate, zip(self.keys, cases.keys, strict=True)))
         known = self.ops.size
         took_ns = np.concatenate([self.total_ns, cases.total_ns])

@@ -99,7 +99,7 @@ WRITTEN: dict[str, Json] = {}
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help."""
+    """Format the examples `lines` for the end of a command's help."""
     return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {x}" for x in lines)])
 
 

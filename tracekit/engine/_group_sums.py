@@ -290,7 +290,7 @@ class GroupTally:
         return [*self._lines.columns, *chain.from_iterable(keys), *pieces]
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
+        """Zero all sums; set the time windows to sum over (None: one window per device)."""
         self._lines = LinesInWindows(windows)
         self._numbers = [Numbers() for _ in self._keys]
         self._count = 0
@@ -377,7 +377,7 @@ class GroupTally:
         return None
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows (intervals): those given, else one per device, first to last op."""
+        """Return the given windows, or else one per device, from its first op to its last."""
         return self._lines.windows()
 
     def groups(self) -> pl.DataFrame:

@@ -248,7 +248,7 @@ class LinesInWindows:
         return numbers.gather(rows).alias("window")
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows (intervals): those given, else one per device, first to last op."""
+        """Return the given windows, or else one per device, from its first op to its last."""
         if self._cut is not None:
             return self._cut
         count = len(self._lines)

@@ -151,7 +151,7 @@ class StageTally:
         return (*self._lines.columns, "stage", *others, *pieces)
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
+        """Zero all sums; set the time windows to sum over (None: one window per device)."""
         self._lines = LinesInWindows(windows)
         self._reached, self._sums = self._nothing()
 
@@ -200,7 +200,7 @@ class StageTally:
         return StageSums(self.windows(), self.stages(), self.groups(), self.sources())
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows (intervals): those given, else one per device, first to last op."""
+        """Return the given windows, or else one per device, from its first op to its last."""
         return self._lines.windows()
 
     def stages(self) -> pl.DataFrame:

@@ -84,13 +84,13 @@ class Sweep(Protocol):
         """Names of the columns of ops that this aggregator reads."""
 
     def begin(self, windows: pl.DataFrame | None) -> None:
-        """Zero all sums; set the windows (time intervals) to sum over, None: one per device."""
+        """Zero all sums; set the time windows to sum over (None: one window per device)."""
 
     def add(self, rows: pl.DataFrame) -> bool:
         """Add up ops; return False if the ops of a device or process are not ordered by start."""
 
     def windows(self) -> pl.DataFrame:
-        """Return the windows (intervals): those given, else one per device, first to last op."""
+        """Return the given windows, or else one per device, from its first op to its last."""
 
     def sums(self) -> Any:
         """Return the sums; their class has a method that merges sums of several parts of a run."""
@@ -343,7 +343,7 @@ def _summed(
 
 
 def sum_in(trace: Trace, sweep: Sweep, windows: pl.DataFrame | None) -> Any:
-    """Add up ops in windows (``window, process, device, start, end``); None: one per device."""
+    """Sum ops in `windows` (``window, process, device, start, end``; None: one per device)."""
     _in_order(trace, Receivers(sweeps=[sweep]), windows, None)
     return sweep.sums()
 

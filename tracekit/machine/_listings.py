@@ -89,8 +89,8 @@ def relay_table(machine: Machine) -> pl.DataFrame:
     Returns
     -------
     One row per pair and relay: ``src, dst, relay, nvlinks_in, nvlinks_out, bottleneck_gb_s`` (peak
-    of the slower hop, GB/s) and ``best``: true for the relays of a pair whose narrower hop has most
-    NVLinks.
+    of the slower hop, GB/s) and ``best``: true if no other relay of the pair has more NVLinks in
+    its narrower hop.
     """
     rows = []
     for src, dst in itertools.combinations(machine.gpus, 2):

@@ -110,7 +110,7 @@ def pcie_links(wires: Mapping[str, Wire]) -> tuple[list[Link], dict[str, str]]:
 
 
 def socket_links(hosts: Iterable[str]) -> list[Link]:
-    """Join every two hosts by a socket link; its bandwidth is in no file and stays unknown."""
+    """Join every two CPUs (`hosts`) by a socket link; no file states its bandwidth (unknown)."""
     return [Link(pair, "socket") for pair in itertools.combinations(hosts, 2)]
 
 

@@ -75,9 +75,9 @@ def normalised_name(name: str) -> str:
 
 
 def split_brackets(name: str) -> tuple[str, str]:
-    """Split a function's name without its parameters.
+    """Return a C++ function's name outside of all brackets, and the text of its template arguments.
 
-    Returns the text outside of all brackets, and the text in the template arguments.
+    Its parameters are dropped.
     """
     outside: list[str] = []
     inside: list[str] = []

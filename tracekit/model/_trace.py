@@ -486,7 +486,7 @@ _UNLIKE = (pl.exceptions.SchemaError, pl.exceptions.ColumnNotFoundError)
 
 
 def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
-    """Return a table of each of several traces, as eager frames."""
+    """Return the table `name` of each trace, as eager frames."""
     found = _at_once(traces, name)
     if found is None:
         return [trace.read(name) for trace in traces]
@@ -498,7 +498,7 @@ def read_each(traces: Sequence[Trace], name: str) -> list[pl.DataFrame]:
 def read_together(
     traces: Sequence[Trace], name: str, columns: Sequence[str] | None = None
 ) -> tuple[pl.DataFrame, list[int]]:
-    """Return a table of several traces, concatenated, and the number of rows of each trace.
+    """Return the table `name` of all traces as one frame, and its number of rows in each trace.
 
     Only the given `columns` are read, or all.
     """

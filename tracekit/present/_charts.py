@@ -94,8 +94,8 @@ def with_ends(table: pl.DataFrame, value: str) -> pl.DataFrame:
     """Add the ends of error bars: ``end_low`` and ``end_high``.
 
     They are the ends of the 95 % interval if the table has it (columns such as ``speedup_from`` and
-    ``speedup_to``, or ``from_percent`` and ``to_percent``). Otherwise they are the least and the
-    greatest value of pooled runs (``speedup_low`` and ``speedup_high``); null without either.
+    ``speedup_to``, or ``from_percent`` and ``to_percent``), else the least and the greatest value
+    of pooled runs (``speedup_low`` and ``speedup_high``), else null.
 
     Parameters
     ----------

@@ -533,7 +533,7 @@ _HATCHED = {"shape": "x", "fgcolor": MUTED, "size": 7, "solidity": 0.2}
 
 
 def network_figure(nics: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return bars of the bytes that each NIC sent and received, and of the time that it took.
+    """Return bars of the bytes that each NIC sent and received, and of the time that they took.
 
     The colour of a bar of bytes is the utilisation while the NIC was busy. Bars of time show the
     share of the recording in which data passed, and the part that no computing hid. The 72 NICs

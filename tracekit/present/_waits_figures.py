@@ -200,7 +200,7 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
 
 
 def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
-    """Return the estimated step time under each what-if change as a bar, and the recorded one.
+    """Return bars of the recorded step time, and of the estimated one under each what-if change.
 
     If only a range is estimated, the bar shows the upper end of the range.
 

@@ -384,9 +384,9 @@ def _surrounded(lane: Lane, step: Array) -> None:
 def recomputed(lane: Lane, stage: Array) -> Array:
     """Mask ops of backward passes that recompute a part of a forward pass.
 
-    A backward pass runs through the layers in reverse. So a run of at least `Thresholds.again`
-    kernels in the order and with the launch sizes of a forward pass is a recomputation, if none is
-    a gradient kernel; memsets and copies between them belong to it.
+    A backward pass runs through the layers in reverse. So kernels in the order and with the launch
+    sizes of a forward pass are a recomputation, if at least `Thresholds.again` follow each other,
+    with a layer and no gradient kernel among them. Memsets and copies between them are marked, too.
     """
     computes = lane.kernel & ~lane.fill
     forward, backward = (np.flatnonzero(computes & (stage == each)) for each in (FP, BP))
