@@ -585,9 +585,9 @@ class Doubtful:
 class Compressed:
     """Counts backward passes in which matrix products follow the last exchange of gradients.
 
-    At the last exchange, all gradients of the pass exist. Products after it may restore gradients
-    that were compressed, as PowerSGD does. The last step of each process in a chunk may go on in
-    the next chunk, and is left out.
+    At the last exchange, all gradients of the pass exist. Matrix products after the last exchange
+    may restore gradients that were compressed, as PowerSGD does. The last step of each process in a
+    chunk may go on in the next chunk, and is left out.
     """
 
     def __init__(self) -> None:

@@ -289,7 +289,7 @@ def with_work(iterations: pl.DataFrame, sums: StepSums, recorded: pl.Series) -> 
 
     However few iterations there are, an iteration whose range was open when the recording ended is
     cut. The last iteration is also cut if all others have an update after their backward pass and
-    it has none.
+    the last one has none.
 
     Parameters
     ----------
@@ -404,8 +404,8 @@ class Opening:
         """Return the processes whose recording begins within a step.
 
         In such a process, fewer kernels run before the first iteration than in it. Nearly all
-        earlier kernels have names that occur in the first iteration. Nearly all names that the
-        iteration has in its weight update only also occur before it.
+        earlier kernels have names that occur in the first iteration. Of the names that the
+        iteration has in its weight update and nowhere else, nearly all occur before the iteration.
         """
         parts = pl.concat(self._parts)
         if not parts["before"].any():

@@ -431,9 +431,9 @@ def as_captured(launch: dict[str, Array], capture: dict[str, Array]) -> tuple[Ar
     """Return for each op the range, evidence bits and thread that decide its stage: three arrays.
 
     For most ops these are the values of the launching call. A replayed node of a CUDA graph also
-    has a capturing call, from which the node was captured. If that call lay in a range, its range
-    is returned. If that call lay in ranges with evidence, and the graph is not replayed in metric
-    evaluation, its evidence and thread are returned.
+    has a capturing call, from which the node was captured. If the capturing call lay in a range,
+    its range is returned. If the capturing call lay in ranges with evidence, and the graph is not
+    replayed in metric evaluation, its evidence and thread are returned.
 
     Parameters
     ----------

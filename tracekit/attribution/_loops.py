@@ -146,9 +146,9 @@ def notice(row: int, stage: int, flags: int, ranges: NestedRows, seen: SeenThrea
 def tells(row: int, stage: int, flags: int, passes: int, ranges: NestedRows) -> bool:
     """Test whether a range may mark a pass, metric evaluation, or the stage of its whole process.
 
-    That is so if it begins evaluation, if it is a start/end range with a stage, or if its stage is
-    FP, BP or WU. In the last case, a range around it must not have the same stage, unless exactly
-    one range of a pass encloses it: that range may later be found to be no pass.
+    That is so if the range begins evaluation, is a start/end range with a stage, or has stage FP,
+    BP or WU. In the last case, a range around it must not have the same stage, unless exactly one
+    range of a pass encloses it: that outer range may later be found to be no pass.
     """
     repeats = flags & COVERED != 0 and passes != 1
     is_pass = 0 <= stage < PASSES and not repeats
@@ -281,8 +281,8 @@ def open_in(process: int, now: int, opened: Opened) -> int:
     """Return 1 + the stage (its index) of a process's start/end ranges open at `now`; 0 if unclear.
 
     The stage is ME if a range of metric evaluation is open, else the only stage with an open range.
-    It is unclear if no stage, or several, have open ranges. An open range of the weight update does
-    not count if it encloses an open range of a pass.
+    If no stage or several stages have open ranges, it is unclear. An open range of the weight
+    update does not count if it encloses an open range of a pass.
     """
     if opened.shares[process] <= now:
         return 0

@@ -84,9 +84,9 @@ def thinned(batches: Iterable[pl.DataFrame], iterations: pl.DataFrame) -> pl.Dat
 class LaunchGroups:
     """Groups ops by device, stage, and the iteration (or gap between two) of their launch.
 
-    Ops launched by the iteration's thread, which runs it, form separate groups from ops launched by
-    other threads; in a gap, the next iteration's thread counts. Input copies launched by the thread
-    that runs forward passes on the device count as launched by the iteration's thread.
+    Ops launched by the iteration's thread (the thread that runs it) form separate groups from ops
+    of other threads; in a gap, the next iteration's thread counts. Input copies launched by the
+    thread that runs forward passes on the device count as launched by the iteration's thread.
 
     An op belongs to the iteration whose range its launching thread is in at the launch; or, if that
     thread is in none, to the iteration that its process is in at that time.

@@ -47,7 +47,7 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
         One row per line and size. Optional columns ``run``, ``library`` and ``operation`` identify
         the line. ``size_bytes`` is the size, or the lower end of its bucket; ``p50_ns`` the median;
         optionally ``p5_ns`` or ``min_ns`` and ``p95_ns`` or ``max_ns`` are the ends of the band.
-        Rows with a size or median that is null or 0 are not drawn; a note counts them.
+        Rows whose size or median is null or not above 0 are not drawn; a note counts them.
     title, subtitle
         Plain texts; see `figure_layout`.
 

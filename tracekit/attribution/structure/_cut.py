@@ -163,8 +163,8 @@ def belongs(turns: Turns, number: int, begin: int, end: int) -> bool:
 
     A gap is the ops between two backward passes. The ops belong to the pass unless their layers
     occur again after `end`. If the layers do, their number decides: the next backward pass should
-    have about twice as many layers as the forward pass. The ops belong to the pass if it comes
-    closer to that ratio with them than without them.
+    have about twice as many layers as the forward pass. The ops belong to the forward pass if it
+    comes closer to that ratio with the ops than without them.
     """
     layer, first = turns.lane.layer, int(turns.first[number])
     if not _comes_again(turns, number, begin, end):

@@ -280,8 +280,8 @@ INPUT = "a thread that copies to the GPU, on separate streams, brings input"
 def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Assumption, ...]]:
     """Infer stages and steps of those ops of a device that training threads did not launch.
 
-    `result` has the stages and steps of the other ops. Returned are the stage of every op, the step
-    of every op, and the tested assumptions about the threads that do not train.
+    `result` has the stages and steps of ops that training threads launched. Returned are the stage
+    of every op, the step of every op, and the tested assumptions about the other threads.
     """
     stage, step = result.stage.copy(), result.step.copy()
     exchange = lane.exchange | (lane.work.kind == P2P)

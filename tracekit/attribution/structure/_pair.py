@@ -59,7 +59,7 @@ class Pair:
 
     @property
     def trains(self) -> bool:
-        """Whether kernel names or collectives support these roles, and none contradict them."""
+        """Whether names or collectives indicate training with these roles, and none contradict."""
         spoken = [self.votes.get(name, 0) for name in _SPOKEN]
         return sum(spoken) >= 1 and min(spoken) >= 0
 

@@ -35,7 +35,7 @@ class Numbered:
     steady
         Whether all steps have equally many updates.
     unfed
-        Evidence, in words, that steps might have more or fewer updates than assumed; None without.
+        Evidence, in words, that steps might have more or fewer updates than assumed, or None.
     reading
         Definition of a step in use, one of `STEP_READINGS`.
     others
