@@ -444,7 +444,7 @@ class GroupTotals:
 def median_lengths(ops: pl.LazyFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Return the lengths (end - start) of ops by the columns `keys`: median, number and sum, ns.
 
-    These are the columns ``own`` (median), ``number`` and ``total``. The keys are names of columns
+    The columns are ``own`` (median), ``number`` and ``total``. The keys are names of columns
     of whole numbers (not below 0) or categories.
     """
     numbers, durations, firsts = [Numbers() for _ in keys], Durations(), []

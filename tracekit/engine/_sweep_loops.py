@@ -361,7 +361,7 @@ NONE = -(1 << 62)
 def last_until(values: Array, low: int, high: int, now: int, guess: int) -> int:
     """Return the last position in a sorted slice (`low` to `high`) whose value is at most `now`.
 
-    It is ``low - 1`` if there is none. The search starts at `guess`.
+    The result is ``low - 1`` if no value is. The search starts at `guess`.
     """
     if low <= guess < high and values[guess] <= now:
         low = guess + 1

@@ -193,7 +193,7 @@ class Lanes:
     def place(self, start: int, end: int) -> int:
         """Return the index of the display row for a slice.
 
-        It is the first row in which no slice is open at `start`, or in which it fits inside.
+        The slice goes into the first row in which no slice is open at `start`, or one encloses it.
         """
         for lane, ends in enumerate(self._open):
             while ends and ends[-1] <= start:

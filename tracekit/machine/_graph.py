@@ -110,8 +110,8 @@ class Route:
     def type(self) -> str:
         """Slowest kind of link on the route: `network`, `socket`, `pcie`, `c2c`, `xgmi`, `nvlink`.
 
-        They are listed from slow to fast. `socket` is a link between CPU sockets; a route of type
-        `pcie` stays within one socket. A route without links is `local`.
+        The kinds are listed from slow to fast. `socket` is a link between CPU sockets; a route of
+        type `pcie` stays within one socket. A route without links is `local`.
         """
         types = {link.type for link in self.links}
         order = ("network", "socket", "pcie", "c2c", "xgmi", "nvlink")

@@ -161,8 +161,8 @@ def problems(machine: Machine) -> tuple[str, ...]:
 def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
     """Return a sentence for each type of link with unknown bandwidth.
 
-    This is not one of the `problems`: few inputs give the bandwidth of links between sockets, and
-    `nvidia-smi topo -m` gives none at all, though product names of GPUs in a run imply some.
+    Unknown bandwidths are not among the `problems`: few inputs give the bandwidth of links between
+    sockets, and `nvidia-smi topo -m` gives none, though product names of GPUs in a run imply some.
     """
     found = []
     for kind in ("nvlink", "xgmi", "c2c", "pcie", "socket", "network"):

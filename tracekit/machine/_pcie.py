@@ -54,7 +54,7 @@ def pcie_bandwidth(rate: float, width: int) -> int | None:
 def brick_bandwidth(capability: int | None) -> int | None:
     """Return the nominal peak of one NVLink per direction, bytes/s, by the GPU's `capability`.
 
-    It is 20 GB/s for P100, 25 GB/s from V100 to H100, 50 GB/s for B200 (the NVLink page of
+    The peak is 20 GB/s for P100, 25 GB/s from V100 to H100, 50 GB/s for B200 (the NVLink page of
     nvidia.com), and 14.0625 GB/s for the GA102 boards (from the RTX A6000).
     """
     found = _BRICKS.get(capability or 0)

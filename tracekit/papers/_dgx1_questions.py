@@ -142,7 +142,7 @@ class Measured:
     def epochs(self) -> pl.DataFrame:
         """Return epoch times for the published data set, and speedups over one GPU.
 
-        They come from `scaling`; configurations without a run on several GPUs are left out.
+        The values come from `scaling`; configurations without a run on several GPUs are left out.
         """
         rows = scaling(self.strong, images=self.published.images).rows
         return rows.filter(pl.col("baseline_gpus") == 1, _gpus.max().over(_KEY[:3]) > 1)
