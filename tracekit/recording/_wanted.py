@@ -142,7 +142,7 @@ class Wanted:
     def is_annotated(self) -> bool:
         """True if the program writes NVTX ranges by tracekit's hooks.
 
-        Windows of steps can only be recorded with these.
+        Recording windows of steps needs these ranges.
         """
         return self.annotate or self.has_windows
 
@@ -154,7 +154,7 @@ class Wanted:
 
     @property
     def windows(self) -> tuple[int, int] | None:
-        """Distance between the starts of recording windows, and their length, in steps.
+        """Steps from the start of one recording window to the next, and steps per window.
 
         None if everything is recorded.
         """
@@ -176,7 +176,8 @@ class Wanted:
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables that make Python programs annotate themselves.
 
-        Empty if that is not wanted. The hooks are copied first if the option `hook_folder` is set.
+        Empty if the user did not ask for hooks. If the option `hook_folder` is set, the hooks are
+        copied there first.
         """
         if not self.is_annotated:
             return {}

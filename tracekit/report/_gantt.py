@@ -57,7 +57,7 @@ def _legend(views: Iterable[Mapping[str, Any]]) -> list[Entry]:
 
 
 class View(NamedTuple):
-    """What a chart can show: a step by number, or both runs aligned at the begin of a stage."""
+    """One choice of what a chart shows: a step, or two runs aligned at the begin of a stage."""
 
     text: str
     step: int | str | None
@@ -109,7 +109,10 @@ class Place(NamedTuple):
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return for each rule of `diagnose` its longest example in the slowest step, or None."""
+    """Return where the slowest step has the longest example of each rule of `diagnose`.
+
+    The result maps a rule's name to a place in the chart, or to None without an example.
+    """
     step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
@@ -279,7 +282,7 @@ class Names:
 
 
 def with_zeros(spans: pl.DataFrame) -> pl.DataFrame:
-    """Add to intervals ``zero``, the chart's begin: the earliest start on the interval's clock."""
+    """Add the column ``zero`` to intervals: the earliest start of all intervals on one clock."""
     return spans.join(spans.group_by("clock").agg(zero=pl.col("start").min()), on="clock")
 
 
@@ -300,7 +303,7 @@ def view_of(
     most
         Largest number of ops to show.
     is_alone
-        Whether to show the critical path and links too.
+        Whether the chart has one run only; it then also shows the critical path and links.
     """
     if spans.is_empty():
         return {"span": 1, "step": step, "ops": 0, "lost": {}, "ranges": 0, "lanes": []}

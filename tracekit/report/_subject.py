@@ -110,7 +110,7 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run's row in a study table: mean times of steps and their parts, cold steps aside."""
+        """The run's row in a study table: mean times of steps and their parts, no cold steps."""
         return self.library.study([self.run]).rows.row(0, named=True)
 
     @cached_property
@@ -120,7 +120,7 @@ class Close:
 
     @property
     def cold(self) -> Cold:
-        """The cold steps, which all values per step leave out."""
+        """The cold (slow first) steps, which all values per step leave out."""
         return cold_of(self.run.trace)
 
     @cached_property
@@ -145,7 +145,7 @@ class Close:
 
     @cached_property
     def work(self) -> step_detail.StepWork:
-        """Work in steps by kind, and its exposed communication; see `step_detail.work_in_steps`."""
+        """Time of ops in steps by kind, and exposed communication: `step_detail.work_in_steps`."""
         return step_detail.work_in_steps(self.run.trace, self.usual)
 
     @cached_property
@@ -172,13 +172,17 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """Text with number and median of the steps of each mode of length; empty with one mode."""
+        """Text with each mode's number of steps and median length; empty if there is one mode."""
         texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 
     @property
     def typical(self) -> tuple[int | None, str]:
-        """Number and name of the median step; with several modes, of the mode with most time."""
+        """Number of the run's typical step, and a text that names it.
+
+        The typical step is the median step. If step lengths have several modes, it is the median
+        step of the mode with the largest total time.
+        """
         if len(self.kinds) == 1:
             return step_detail.median_step(self.lengths), "median step"
         most = max(self.kinds, key=lambda own: own["step_ns"].sum())
@@ -187,7 +191,10 @@ class Close:
 
     @property
     def chosen(self) -> dict[str, int | None]:
-        """The steps to show, such as the median one: description -> number; None: whole run."""
+        """The steps to show: description, such as ``Median step (12)`` -> number of the step.
+
+        A run without steps has one entry, ``Whole run`` -> None.
+        """
         if self.lengths.is_empty():
             return {"Whole run": None}
         typical = [(step_detail.median_step(own), own) for own in self.kinds]

@@ -54,9 +54,9 @@ def compare(
 ) -> "Comparison":
     """Compare the steps of two runs, or of two programs that were recorded several times each.
 
-    `a` and `b` are each one run, or several recordings of one program; `by` is what the time of a
-    step is split by, such as ``stage``: a row per value. See
-    `tracekit.analysis.comparison.compare`; for several recordings `tracekit.analysis.comparison`.
+    `a` and `b` are each one run, or several recordings of one program. `by` is the key that splits
+    the time of a step, such as ``stage``; the answer has a row per value of the key. For its
+    columns see `tracekit.analysis.comparison.compare`, or `compare_recordings` for several.
     """
     from tracekit.analysis.step_sums import parse_compare_keys
 

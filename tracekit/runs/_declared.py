@@ -87,7 +87,7 @@ def shown(_: Selection, answer: Answer) -> Answer:
 
 
 def called_one(runs: Selection, answer: Answer) -> Answer:
-    """Put the run's name into an answer's title; of several, name simulated ones in ``meta``."""
+    """Put the run's name into an answer's title; for several runs, list simulated ones in meta."""
     if len(runs.opened) == 1:
         return of_run(runs.opened[0], answer)
     return shown(runs, answer.saying(**simulated_of(runs.opened)))

@@ -91,7 +91,7 @@ def judged(
 ) -> int:
     """Return the exit code of `diagnose`: 1 if a finding meets `fail_on`, otherwise 0.
 
-    If `fail_on` is a least share of a step, and the run's steps are unknown, the code is 3, not 1.
+    If `fail_on` is a share of a step, a run with unknown steps gives 3 in place of 1.
     """
     if fail_on is None:
         return 0
@@ -224,10 +224,10 @@ def diagnosed_against(
     only: Sequence[str] | None = None,
     topology: StrPath | None = None,
 ) -> "Answer":
-    """Diagnose runs, and compare each finding with those of the runs `base` (new, grown, gone).
+    """Diagnose the runs `found` and `base`; return which findings are new, grown or gone.
 
     `only` are the rules to apply, `top` is the number of findings to list; None: all. Steps of
-    outlying duration are left out of both.
+    outlying duration are left out of all runs.
     """
     for run in (*base, *found):
         run.require_memory("diagnose")

@@ -85,7 +85,10 @@ class Said:
 
 
 def foreign(reports: Sequence[Said]) -> dict[int, str]:
-    """Return the reports (trace files) of another job than most: index -> reason."""
+    """Return the reports (trace files) that belong to another job: index -> reason.
+
+    Such a report contradicts an earlier one, or lacks NCCL's communicator of all ranks.
+    """
     accepted: list[Said] = []
     found: dict[int, str] = {}
     for number, report in enumerate(reports):

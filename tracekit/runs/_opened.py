@@ -130,7 +130,7 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Cache of values computed from stored tables; None if rules or files are not as stored."""
+        """Cache of values computed from stored tables; None with other rules or fewer files."""
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 
@@ -298,7 +298,7 @@ class OpenedRun:
         return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return numbers (of GPUs, ops and so on), and shares of ops with known launch or stage."""
+        """Return the run's summary, name -> value: counts such as ``ops``, and shares of ops."""
         return analysis.summarise(self.trace)
 
     def export(

@@ -96,9 +96,9 @@ def ingest(
         Address of a Dask scheduler whose workers read the files instead. Workers have to reach the
         files and the store by the same paths.
     clocks
-        Corrections of the clocks of several reports, added after their session starts have aligned
-        them: ``rank3`` or file name -> ns. With a drift ``(1_500_000, 20e-6, 10_000_000_000)``: 20
-        ns more for each ms after 10 s of that report's time, and less before. Reports without a
+        Corrections of clocks: report (``rank3`` or file name) -> ns to add to the report's times,
+        which session starts have aligned. ``(1_500_000, 20e-6, 10_000_000_000)`` adds a drift: 1.5
+        ms at 10 s of the report's time, and 20 us more per later second. Reports without a
         correction are aligned automatically: see ``docs/clocks.md``.
     force
         Whether to combine files into one run even if they seem to be of different executions or
@@ -165,9 +165,10 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
 ) -> Run:
     """Open a run by name, by the start of its id, ``@latest``, or the path of a trace file.
 
-    A word that could be either is a run; one with a slash, or with the file extension of a trace,
-    is a file. A file that has no run is ingested first. With `rules`, `iteration`, `verdict` or
-    `step`, stages and iterations are found again for this `Run` only; the store is not changed.
+    A reference with a slash is a file, and so is an existing file with the extension of a trace.
+    Any other word is looked up as a run first. A file that has no run is ingested. With `rules`,
+    `iteration`, `verdict` or `step`, stages and iterations are found again for this `Run` only; the
+    store is not changed.
 
     A question that would take more than `memory` bytes, by default the free memory of machine and
     cgroup, is refused before it starts: see ``docs/evidence/performance.md``.
@@ -247,7 +248,7 @@ def select_runs(
     store: StrPath | None = None,
     dask: str | None = None,
 ) -> list[Run]:
-    """Return the runs given by reference, or those with certain labels.
+    """Return the runs given by reference, followed by the runs with certain labels.
 
     Parameters
     ----------

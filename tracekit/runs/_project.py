@@ -168,8 +168,8 @@ def project(
 ) -> "Answer":
     """Estimate step times of jobs on other hardware, or with other ways to exchange weights.
 
-    docs/evidence/studies.md has the formulas. Bytes and times of runs are measured, if their traces
-    contain them.
+    docs/evidence/studies.md has the formulas. Bytes and times of a run are taken from its trace if
+    they were recorded.
     """
     from tracekit.runs._projections import projected
 

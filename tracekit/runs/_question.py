@@ -53,7 +53,7 @@ class Question(Protocol[P]):
 
 
 class RunsQuestion(Protocol[P]):
-    """A `Question` about several runs, which are its first argument."""
+    """A `Question` about several runs; the first argument of a call is the list of runs."""
 
     def answer(
         self, references: Sequence[Any] = (), /, *args: P.args, **kwargs: P.kwargs
@@ -69,7 +69,7 @@ class RunsQuestion(Protocol[P]):
 def question_of(answer: Callable[P, Answer]) -> Question[P]:
     """Return a function that calls `answer` and returns only the rows of its result.
 
-    `answer` becomes its attribute of this name.
+    The function has the attribute ``answer``, which is the argument `answer`.
     """
     text = inspect.getdoc(answer) or ""
     question: Question[P] = asking(answer, answer.__name__, inspect.signature(answer), text)
@@ -77,9 +77,9 @@ def question_of(answer: Callable[P, Answer]) -> Question[P]:
 
 
 def asking(answer: Any, name: str, signature: inspect.Signature, text: str) -> Any:
-    """Return a function that returns the rows of `answer`.
+    """Return a function that calls `answer` and returns only the rows of its result.
 
-    It and `answer` get this name and signature, and `text` as docstring.
+    Both functions get the name `name`, the signature `signature` and the docstring `text`.
     """
 
     def ask(*args: Any, **kwargs: Any) -> pl.DataFrame:
@@ -194,7 +194,7 @@ def needed(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def of_one(asks: Asked[Selection, P, Answer], finish: Finish) -> RunQuestion[OpenedRun, P]:
-    """Turn a question (analysis) of several runs into a method of one run, which answers it."""
+    """Turn a question (analysis) about several runs into a method that asks it about one run."""
 
     @functools.wraps(asks)
     def answer(run: OpenedRun, /, *args: P.args, **options: P.kwargs) -> Answer:
