@@ -116,8 +116,8 @@ def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tupl
 def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
     """Return the error for a file with neither GPU work nor markers.
 
-    Its text names the recorder (`product`), how many HIP calls there are, whether there are ops
-    without times (`untimed`, their number), and how to record GPU work (`record`).
+    Its text states the recorder (`product`), the number of HIP calls, the number of ops without
+    times (`untimed`), and how to record GPU work (`record`).
     """
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(

@@ -76,8 +76,8 @@ class Copies:
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Fill in the source and target GPU of copies where missing; correct the kind; add names.
 
-        A copy from GPU to GPU through host memory is recorded as two copies, to the host and from
-        it, each with device memory at both ends: their kind becomes ``staged``.
+        A copy from GPU to GPU through host memory is recorded as a DtoH and an HtoD copy, although
+        both ends of each have a code of GPU memory: the kind of these becomes ``staged``.
 
         Returns
         -------
@@ -129,12 +129,12 @@ class Copies:
 
 
 def memsets(ops: pl.DataFrame, target: str = "dst_device", here: str = "device") -> pl.DataFrame:
-    """Add kind and names to memsets, and column `target`: the GPU in `here`, which ran it."""
+    """Add kind and names to memsets, and the column `target`: a copy of the column `here`."""
     return _titled(ops, "memset", pl.lit("[CUDA memset]")).with_columns(pl.col(here).alias(target))
 
 
 def graphs(ops: pl.DataFrame) -> pl.DataFrame:
-    """Add kind and names to launches of CUDA graphs recorded as a whole, which have ``graphId``."""
+    """Add kind and names to launches of CUDA graphs, one row per whole graph (``graphId``)."""
     return _titled(ops, "graph", pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)))
 
 

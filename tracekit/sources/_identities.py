@@ -229,9 +229,9 @@ def contents(
 
 
 def steps(progress: Progress, *names: str) -> Iterator[None]:
-    """Report progress through the steps `names`, to be advanced with ``next``.
+    """Return an iterator that reports progress through the steps `names`.
 
-    Each ``next`` reports that another step begins; one more at the end, that all steps have ended.
+    Each ``next`` reports that the next step begins. A last ``next`` reports that all have ended.
     """
     for number, name in enumerate(names):
         progress(f"read {name}", number, len(names))

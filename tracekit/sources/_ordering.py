@@ -37,8 +37,8 @@ class _Slice:
 class Ordered:
     """Rows that are added in any order, and then read in the order of ``start``, chunk by chunk.
 
-    Of rows with the same start, the one that ends last comes first; of equal ones, the one that was
-    added first.
+    Of rows with the same start, the longest comes first. Rows with the same start and end keep the
+    order in which they were added.
     """
 
     def __init__(self, workspace: Workspace) -> None:

@@ -14,10 +14,10 @@ LOST = "waits for GPU work have no valid times or process and were left out"
 
 
 def sync_type() -> pl.Expr:
-    """Return the kind of each wait: for a stream, event or context, or of a stream for an event.
+    """Return an expression for what each wait waits for: a stream, an event or a context.
 
-    It follows from which of ``stream, event, context`` are set. Recorders have a code for it, too,
-    but nsys changed its codes twice, and its table of their names describes one version only.
+    If the columns ``stream`` and ``event`` are both set, a stream waits for an event. Recorded
+    codes are not used: nsys changed them twice, and its table of their names fits one version.
     """
     stream, event, context = (pl.col(name).is_not_null() for name in ("stream", "event", "context"))
     return (

@@ -113,7 +113,7 @@ class Times:
     def check_endless(self, noun: str, count: int) -> None:
         """Raise `DamagedTraceError` if `count` rows without an end could overflow a duration sum.
 
-        Each is taken to last as long as the trace. `noun` is the name of the rows in the error.
+        Each row is taken to last as long as the trace. `noun` names the rows in the error.
         """
         span = max(self._edges, default=0) - min(self._edges, default=0)
         self._check(f"{noun} without an end", float(count * span))

@@ -72,7 +72,7 @@ def rank_of(path: Path) -> int:
     Raises
     ------
     DamagedTraceError
-        If the name has none.
+        If the name does not end in a number.
     """
     match = _RANK.search(path.name)
     if match is None or int(match[1]) not in _INT64:
@@ -88,8 +88,8 @@ def read_flight_recorder(
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]:
     """Return the rows of one rank's dump: its collectives, by `ENTRY_SCHEMA`, and the rank itself.
 
-    The row of the rank, by `RANK_SCHEMA`, has the number of collectives in the dump, and of older
-    ones that the ring buffer has lost.
+    The row of the rank, by `RANK_SCHEMA`, has the number of collectives in the dump, and the number
+    of older collectives that the ring buffer has lost.
     """
     entries = dump["entries"]
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):

@@ -118,7 +118,7 @@ class Document:
 
     @property
     def around(self) -> dict[str, Any]:
-        """JSON values of a trace before and after its events; complete once these are read."""
+        """JSON values of a trace before and after its events; complete once all events are read."""
         return self._parsed(self._around)
 
     def _parsed(self, text: bytes) -> dict[str, Any]:
@@ -259,8 +259,8 @@ class Document:
 def parsed(text: str, parse_float: Callable[[str], object]) -> Any:
     """Parse JSON as PyTorch's profiler writes it; raise `ValueError` if it is no JSON.
 
-    On Windows the profiler wrote paths as they are. A string with an invalid escape was written
-    so: its backslashes are no escapes.
+    On Windows the profiler wrote paths without escaping backslashes. If the JSON is invalid, the
+    backslashes of a string with an invalid escape are therefore read literally.
     """
     parse = partial(
         json.loads, strict=False, parse_float=parse_float, object_pairs_hook=first_of_each

@@ -115,7 +115,7 @@ class Gathered:
     def add_captured(self, host: pl.DataFrame) -> None:
         """Add host events from graph captures in other traces, moved to before this trace's events.
 
-        They have ``group, pid, tid, start, end`` (times in ns).
+        `host` has the columns ``group, pid, tid, start, end`` (times in ns).
         """
         self._add_host(host)
         self.first = _least(self.first, host["start"].min())
@@ -385,7 +385,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def records(events: pl.DataFrame) -> pl.DataFrame:
-    """Return CUDA event records; left out are times, whose meaning differs between versions."""
+    """Return CUDA event records without times, whose meaning differs between versions."""
     return events.select(*_place(), _id("event_id").alias("event"))
 
 

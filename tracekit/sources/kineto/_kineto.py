@@ -82,9 +82,9 @@ def read(
 
     Times begin at the trace's first event. Operators and annotations become ranges, named as
     PyTorch names them for NVTX (``aten::mm, seq = 7``). If the arguments of collectives were
-    recorded, their records become ranges of the domain NCCL with a payload, as NCCL itself makes
-    them. `captures` are other traces, in which the CUDA graphs of this one were captured: their
-    events come before all others.
+    recorded, each collective becomes a range of the domain NCCL with a payload, as NCCL itself
+    makes them. `captures` are traces of the capture of the CUDA graphs that this trace replays.
+    Host events of a capture are moved to before the first event of this trace.
 
     Raises
     ------

@@ -86,7 +86,7 @@ class Scanner:
     def scan(self, text: bytes) -> tuple[pl.DataFrame, list[bytes]]:
         """Return a frame of the events not dropped, and the lines that another parser has to read.
 
-        For these lines the frame has rows, too, in which only ``is_odd`` is set.
+        Each of these lines also has a row in the frame, with ``is_odd`` true and all else null.
         """
         chars = np.frombuffer(text, np.uint8)
         most = text.count(b"\n") + 1

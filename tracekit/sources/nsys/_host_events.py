@@ -118,7 +118,7 @@ class Nvtx:
         Returns
         -------
         ``start, end`` (ns), ``thread_gid, end_thread_gid`` (nsys's global ids of the threads that
-        begin and end it), ``domain_id, category_id, name, style, payload``
+        begin and end a range), ``domain_id, category_id, name, style, payload``
         """
         columns: dict[str, SqlType] = {
             **dict.fromkeys(_NVTX_WIDE, "int"),
@@ -210,10 +210,11 @@ class Nvtx:
         return self._announced.filter(self._announced["eventType"] == kind)
 
     def domains(self, ranges: Seen) -> pl.DataFrame:
-        """Return NVTX domain names: ``process_gid, domain_id, domain``; the default one has none.
+        """Return the names of NVTX domains: ``process_gid`` (global id), ``domain_id, domain``.
 
-        Ids are per process (``process_gid`` is its global id), and a domain may be announced twice.
-        A domain that was not announced is inferred from the names of its ranges.
+        The default domain has no name. Domain ids are per process. If a domain is announced twice,
+        the first name counts. The name of a domain without announcement is inferred from its
+        ranges.
         """
         key = ["process_gid", "domain_id"]
         announced = (

@@ -217,13 +217,13 @@ _WHOLE_BUFFERS = ("alltoall", "alltoallv", "alltoallw", "scatter", "scatterv")
 def buffers() -> tuple[pl.Expr, pl.Expr]:
     """Return expressions for the bytes of a collective's send buffer and receive buffer.
 
-    They use ``name, size, recvSize, ranks``. Null if the call has no such buffer (in a broadcast
-    only the root sends), or if the size is unknown: functions with other counts (scans,
-    neighbourhoods), and communicators of unknown size.
+    They use the columns ``name, size, recvSize, ranks``. The bytes are null if the call has no such
+    buffer (in a broadcast only the root sends). They are also null if unknown: for scans and
+    neighbourhood collectives, and for communicators of unknown size.
 
-    Of an in-place call (MPI_IN_PLACE) with n ranks the recorded size lacks the rank's own part: it
-    is a multiple of n - 1. If a size is a multiple of both n and n - 1, the call is taken not to be
-    in place; if it is, its size comes out as (n - 1) / n of the true one.
+    With MPI_IN_PLACE and n ranks, the recorded size lacks the rank's own part, so it is a multiple
+    of n - 1. A size that is a multiple of both n and n - 1 is taken as complete: if the call was in
+    place, the result is then too small by the factor (n - 1) / n.
     """
     function = pl.col("name").str.extract(_FUNCTION).str.to_lowercase()
     own_sent, own_received = _of_each_peer(_SENT), _of_each_peer(_RECEIVED)

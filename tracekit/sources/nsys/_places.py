@@ -60,8 +60,8 @@ def map_devices(
 ) -> _DeviceMap:
     """Find the physical GPU of every CUDA ordinal that an op runs on, or copies from or to.
 
-    Ordinals that only allocate memory (``process_gid, ordinal`` of `memory`) are included, unless
-    the GPUs of the other ordinals would then be ambiguous.
+    Ordinals that only allocate memory (``process_gid, ordinal`` of `memory`) are included. They are
+    left out if the GPUs can be identified only without them.
     """
     active = _pairs(ops, "ordinal")
     needed = {*active, *_pairs(ops, "src_ordinal"), *_pairs(ops, "dst_ordinal")}
@@ -381,8 +381,8 @@ class Places:
         last
             End given to ranges that were never closed, ns.
         duration
-            Length of the recording, ns; ranges that end no earlier were never closed. None if
-            unknown.
+            Length of the recording, ns; None if unknown. A range that ends at this time or later
+            was never closed.
         """
         over = OPEN if duration is None else duration
         closed = pl.max_horizontal(pl.lit(last), "start")

@@ -143,9 +143,9 @@ def _names(export: Export, wanted: pl.Series, rows: int) -> pl.DataFrame:
 def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl.DataFrame]:
     """Yield rows of ``host``: intervals of `_LONG_NS` or more in which a thread is off the CPU.
 
-    An interval lasts from a switch off to the next switch on; the time before a thread's first
-    switch is unknown. Threads that do not appear in the run get no rows, but while they run, their
-    process counts as running (which the ``name`` of other threads' intervals says).
+    An interval lasts from the switch that stops a thread to the switch that resumes it. The time
+    before a thread's first switch is unknown. Its ``name`` says whether other threads of the
+    process ran meanwhile. This includes threads that the run lacks, which get no rows themselves.
     """
     if not export.file.has(SWITCHES, *_SWITCH_COLUMNS):
         return
@@ -189,8 +189,8 @@ class Stretches:
     def until(self, switches: pl.DataFrame) -> pl.DataFrame:
         """Return the intervals off the CPU that end within this chunk of switches.
 
-        Columns: ``process, thread, start, end`` and ``ran``, the time in which any thread of the
-        process ran meanwhile, ns.
+        Columns: ``process, thread, start, end``, and ``ran``: time within the interval in which at
+        least one other thread of the process ran, ns.
         """
         known = pl.concat([self._threads.drop("ran"), switches]).with_columns(step=_STEP)
         # At one time threads come before others go.
@@ -224,8 +224,8 @@ _PAIRED = {
 class Overhead:
     """Intervals of profiler overhead that an nsys export records.
 
-    The profiler's own threads, and programs of which it recorded nothing else, do not appear in the
-    run: their rows are left out and add no thread or process to it.
+    Overhead of the profiler's own threads, and of programs without any other recorded event, is
+    left out. The run therefore does not list these threads and programs.
     """
 
     def __init__(self, export: Export) -> None:

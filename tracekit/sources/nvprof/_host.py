@@ -58,8 +58,8 @@ _LOST = {
 class Calls:
     """CUDA calls of an nvprof database.
 
-    A runtime call and the driver call inside it may share a correlation id, with a row each. The
-    runtime call counts as the launch of the op: the driver call gets no correlation id here.
+    A runtime call and the driver call inside it are two rows, which may share a correlation id. The
+    correlation id of the driver call is then removed, so that the runtime call is the op's launch.
     """
 
     def __init__(self, file: SqliteFile) -> None:
@@ -75,9 +75,9 @@ class Calls:
         return (f"{self._lost:,} {problem}",) if self._lost else ()
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Yield CUDA calls: ``start, end`` (ns), ``thread_gid`` (a global id), ``name`` and others.
+        """Yield CUDA calls, at most `rows` at a time.
 
-        The others are ``correlation, result``.
+        Columns: ``start, end`` (ns), ``thread_gid`` (a global id), ``name, correlation, result``.
         """
         both = self._file.holds_rows(DRIVER)
         keys = [np.array([], np.int64)]
@@ -213,8 +213,8 @@ class Syncs:
 class Markers:
     """NVTX ranges of an nvprof database, which has a row (marker) for each start and end.
 
-    Both kinds of ranges are recorded alike. Those of a thread are taken for push/pop ranges and
-    those of a process, which have the thread id 0, for start/end ranges.
+    Push/pop and start/end ranges are recorded alike. Ranges of a thread are taken for push/pop
+    ranges. Ranges of a process, which have the thread id 0, are taken for start/end ranges.
 
     Parameters
     ----------

@@ -50,10 +50,10 @@ def by_process(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
-    """Return the global id of the thread or process (by `kind`) that `object_id` names; else null.
+    """Return the global id of a thread or process; null if `kind` is neither of the two.
 
     `object_id` has process id and thread id in 4 bytes each, and 4 unused bytes. For a process only
-    the first 4 bytes are meaningful; it gets the thread id 0.
+    the process id is meaningful; the thread id in the result is then 0.
     """
     known = kind.is_in((PROCESS, THREAD)) & (object_id.bin.size() >= 2 * _ID_BYTES)
     pid, tid = (_part(object_id, place) for place in (0, 1))
@@ -75,7 +75,7 @@ def timed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def owned(rows: pl.DataFrame, owners: int | pl.DataFrame) -> pl.DataFrame:
-    """Add the process id ``pid`` to rows of GPU work, which do not name it; drop rows without one.
+    """Add the column ``pid`` (process id) to rows of GPU work; drop rows of unknown process.
 
     Parameters
     ----------

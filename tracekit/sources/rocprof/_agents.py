@@ -25,7 +25,7 @@ def integer(value: object, most: int = (1 << 62)) -> int | None:
 
 
 def gpus(agents: object) -> list[Mapping[str, Any]]:
-    """Return the GPUs in rocprofv3's list of agents (CPUs and GPUs), without those of no index."""
+    """Return the GPUs in rocprofv3's list of agents (CPUs and GPUs), if their index is known."""
     listed = agents if isinstance(agents, list) else []
     found = [mapping(each) for each in listed if mapping(each).get("type") == GPU]
     return [each for each in found if gpu_number(each) is not None]

@@ -93,7 +93,7 @@ def read_rocpd(
 ) -> Recording:
     """Read a rocpd database into tracekit's tables; ops get stage and launching call later.
 
-    Times are of a clock of the machine and count from the first event here. An op and the call that
+    Times come from a clock of the machine and count from the first event. An op and the call that
     launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
     queue; the GPU is the number of an agent among the machine's GPUs. Of the environment only the
     launcher's variables for rank and job are used.

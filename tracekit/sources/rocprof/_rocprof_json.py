@@ -219,7 +219,7 @@ _WAITING = 1
 def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None) -> Recording:
     """Read rocprofv3's JSON into tracekit's tables; ops get stage and launching call later.
 
-    Times are of a clock of the machine and count from the first event here. An op and the call that
+    Times come from a clock of the machine and count from the first event. An op and the call that
     launched it share rocprofiler's internal correlation id. The stream is HIP's, not the hardware
     queue, which several streams share.
 
