@@ -176,8 +176,7 @@ class Wanted:
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables that make Python programs annotate themselves.
 
-        Empty if the user did not ask for hooks. If the option `hook_folder` is set, the hooks are
-        copied there first.
+        Empty if hooks are not asked for. If the option `hook_folder` is set, they are copied there.
         """
         if not self.is_annotated:
             return {}

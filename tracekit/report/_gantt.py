@@ -109,10 +109,7 @@ class Place(NamedTuple):
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return where the slowest step has the longest example of each rule of `diagnose`.
-
-    The result maps a rule's name to a place in the chart, or to None without an example.
-    """
+    """Return rule of `diagnose` -> longest example in the slowest step; None if there is none."""
     step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))

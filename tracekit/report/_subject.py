@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def run(self) -> AskedRun:
-        """The run that the report is about, the first run of a study."""
+        """The run that the report is about; for a study, its first run."""
         return self.runs[0]
 
     @cached_property
@@ -191,10 +191,7 @@ class Close:
 
     @property
     def chosen(self) -> dict[str, int | None]:
-        """The steps to show: description, such as ``Median step (12)`` -> number of the step.
-
-        A run without steps has one entry, ``Whole run`` -> None.
-        """
+        """The steps to show: description -> number; without steps ``Whole run`` -> None."""
         if self.lengths.is_empty():
             return {"Whole run": None}
         typical = [(step_detail.median_step(own), own) for own in self.kinds]
@@ -239,7 +236,7 @@ class Section(NamedTuple):
         Question that the section answers.
     fill
         Function of the subject that returns the content, or None if the section does not apply. If
-        it raises an error for missing data, the section shows that.
+        it raises an error for missing data, the section shows the error.
     """
 
     key: str

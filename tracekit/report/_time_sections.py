@@ -268,7 +268,7 @@ def _heat_cell(device: int, step: int, busy: int | None, low: float, high: float
 
 
 def findings(subject: Subject) -> Markup | None:
-    """List the findings of `diagnose`, if the run allows it."""
+    """List the findings of `diagnose`, or say why there are none."""
     _ = subject.close.traffic  # kept for later sections, and so shared with `diagnose`
     answer = subject.run.diagnose.answer()
     if answer.rows.is_empty():

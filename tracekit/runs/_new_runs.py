@@ -103,7 +103,7 @@ def check(request: Request) -> None:
 
 
 def check_workers(processes: int | None, dask: str | None) -> None:
-    """Raise `UsageError` for an impossible number of processes, or for processes with `dask`."""
+    """Raise `UsageError` if `processes` is below 1, or if both arguments are given."""
     if processes is not None and processes < 1:
         raise UsageError(f"{processes} processes cannot work", "give 1 or more")
     if processes is not None and dask is not None:
@@ -113,7 +113,7 @@ def check_workers(processes: int | None, dask: str | None) -> None:
 
 
 def add_run(store: Store, request: Request) -> tuple[RunRecord, bool]:
-    """Ingest a request's files as a run unless the store has it; return it, and if it is new."""
+    """Ingest files as a run unless the store has it; return the run and whether it is new."""
     check(request)
     request = replace(request, files=sorted(request.files, key=_natural))
     # Of some damaged Parquet files polars asks for more memory than there is, and ends its process.

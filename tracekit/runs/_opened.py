@@ -130,7 +130,10 @@ class OpenedRun:
 
     @cached_property
     def kept(self) -> Kept | None:
-        """Cache of values computed from stored tables; None with other rules or fewer files."""
+        """Cache of values computed from the stored tables.
+
+        None if the run is opened with other rules, or without some of its files.
+        """
         is_as_stored = self._rules is None and len(self._reports) == len(self.record.files)
         return self._store.kept(self.record) if is_as_stored else None
 

@@ -71,8 +71,8 @@ def ingest(
     verdict
         What the processes do (``training``, ``inference`` or ``other``); None detects it.
     step
-        What a step is if the order of launches shows steps: it ends with a weight ``update``,
-        begins with new ``input``, or is the ``period`` at which updates repeat; None detects it.
+        How to divide steps found by the order of launches: a step ends with a weight ``update``,
+        begins with new ``input``, or is a ``period`` of updates; None detects it.
     store
         Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
         from the working directory, else a new one there.

@@ -19,8 +19,8 @@ class Where:
     column
         Name of an existing column.
     how
-        ``is``: its text is one of `texts`; ``starts``, ``ends``: it starts or ends with one of
-        them; ``first``: the row is the first in the table with its value.
+        ``is``: the column's text is one of `texts`; ``starts``, ``ends``: it starts or ends with
+        one of `texts`; ``first``: the row is the first of all rows with the same value.
     texts
         Constants of this program, never text from a file.
     """

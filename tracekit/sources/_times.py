@@ -52,7 +52,7 @@ class Times:
     path
         Path of the trace, for messages.
     starts
-        Start times in the trace, ns, of which the median is taken; without any all times pass.
+        Start times in the trace, ns, of which the median is taken; if empty, all times pass.
     """
 
     def __init__(self, path: Path, starts: Sequence[int] | None = None) -> None:

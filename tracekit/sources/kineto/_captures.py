@@ -37,8 +37,8 @@ class Joined:
     Parameters
     ----------
     nodes
-        ``graph_node, pid, tid, time`` (ns): when each node was captured, on the clock of the
-        replay.
+        ``graph_node, pid, tid, time`` (ns): when each node was captured, moved to the times of the
+        trace with the replay.
     ops
         ``correlation, start, stream, node``: the node that each op replays.
     warnings

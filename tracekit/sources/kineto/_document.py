@@ -67,7 +67,7 @@ class Piece:
     offset
         Where it begins in the (unpacked) text of the trace, bytes.
     text
-        Its bytes, one event per line, as many as in the trace.
+        The events, one per line; padded to the number of bytes that they take in the trace.
     """
 
     offset: int

@@ -220,7 +220,7 @@ class Gathered:
 
 
 def with_groups(events: pl.DataFrame) -> pl.DataFrame:
-    """Add ``group``, each event's kind (such as ``operator``) by its category; else null."""
+    """Add ``group``: each event's kind (such as ``operator``); null for unknown categories."""
     found = {each: _GROUP_OF.get(each.lower()) for each in events["cat"].drop_nulls().unique()}
     group = pl.col("cat").replace_strict(found, default=None, return_dtype=pl.String)
     return events.with_columns(group=group)

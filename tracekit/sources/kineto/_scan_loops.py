@@ -95,7 +95,7 @@ def string_end(text: Any, at: int, size: int) -> tuple[int, bool, bool]:
 
 @inner
 def number_end(text: Any, at: int, size: int) -> tuple[int, bool]:
-    """Return the offset after the number at `at` (-1: invalid); whether it is a short integer."""
+    """Return the offset after the number at `at` (-1: invalid), and whether it is an integer."""
     begin = at
     if text[at] == _MINUS:
         at += 1

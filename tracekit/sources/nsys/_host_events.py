@@ -212,9 +212,8 @@ class Nvtx:
     def domains(self, ranges: Seen) -> pl.DataFrame:
         """Return the names of NVTX domains: ``process_gid`` (global id), ``domain_id, domain``.
 
-        The default domain has no name. Domain ids are per process. If a domain is announced twice,
-        the first name counts. The name of a domain without announcement is inferred from its
-        ranges.
+        The default domain has no name. Domain ids are per process. The first announcement of a
+        domain counts. The name of a domain without any is inferred from its ranges.
         """
         key = ["process_gid", "domain_id"]
         announced = (

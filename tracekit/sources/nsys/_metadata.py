@@ -30,7 +30,7 @@ _VARIABLES = (_VISIBLE, *VARIABLES)
 
 @dataclass(frozen=True)
 class Metadata:
-    """Metadata of an nsys export (GPUs, rank, job, times, versions); missing ones are empty."""
+    """Metadata of an nsys export: GPUs, rank, job, times, versions; empty if not recorded."""
 
     schema_version: str | None = None
     product: str | None = None

@@ -71,7 +71,7 @@ def _host(rows: pl.DataFrame, library: str) -> pl.DataFrame:
 class OsWaits:
     """Long waits in operating system calls, and starts of child processes.
 
-    Threads with nothing else (no CUDA call, no MPI call, no NVTX range) are left out.
+    Threads without any CUDA call, MPI call or NVTX range are left out.
     """
 
     def __init__(self, export: Export) -> None:
@@ -96,7 +96,7 @@ class OsWaits:
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-    """Yield CPU samples as rows of ``host``, with length 0, for threads with CUDA, MPI or NVTX.
+    """Yield CPU samples of threads with CUDA, MPI or NVTX events as rows of ``host``, length 0.
 
     A sample is named after the innermost Python file in its stack, else after the function that
     ran, else after the binary that ran.

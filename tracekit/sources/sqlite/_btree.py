@@ -39,7 +39,7 @@ class MisplacedError(Exception):
 
 @dataclass(frozen=True)
 class Leaves:
-    """Leaf pages of an SQLite table: page numbers, and by page the greatest rowid it may have."""
+    """Leaf pages of an SQLite table: their numbers, and an upper bound of the rowids in each."""
 
     pages: _Ints
     upto: _Ints

@@ -168,9 +168,9 @@ def _rows_of(columns: Columns | None) -> list[Rows]:
 
 @dataclass(frozen=True)
 class Read:
-    """The rows read from a range of leaf pages (`stretch`), and whether any was decoded here.
+    """The rows read from a range of leaf pages (`stretch`).
 
-    Rows that were not decoded by tracekit's own loops were read by SQLite.
+    `is_decoded` is whether tracekit decoded any of the rows itself; SQLite read the other rows.
     """
 
     stretch: range
@@ -271,7 +271,7 @@ class SpanReader:
     def settled(self, read: Read) -> list[Rows]:
         """Return the rows of a range that was read.
 
-        If decoding proved wrong meanwhile, SQLite reads them again.
+        If tracekit's decoding has failed a check since, SQLite reads the range again.
         """
         if read.is_decoded and self._decoder is None:
             return [self._by_library(read.stretch, self._read_pages(read.stretch))]

@@ -99,15 +99,15 @@ class Library:
         return Connections(partial(_connected, self.uri))
 
     def read(self, table: str, columns: Mapping[str, SqlType], *where: str) -> Rows:
-        """Return columns, which must exist, of a table's rows that meet any of some conditions.
+        """Return columns of the rows of a table that meet one of the conditions `where`.
 
         Parameters
         ----------
         table, columns
-            Name of the table, and column name -> type to return, as in the file.
+            Name of the table, and name of each column -> type to return. All columns must exist.
         where
-            Conditions in SQL, one after the other: first the rows that meet the first condition, in
-            rowid order, then those of the next. Without any, all rows are returned.
+            Conditions in SQL. First come the rows that meet the first condition, in rowid order,
+            then the rows that meet the second, and so on. Without conditions all rows are returned.
 
         Raises
         ------

@@ -200,10 +200,9 @@ class SqliteFile:
     ) -> Iterator[pl.DataFrame]:
         """Yield `columns` of `table` in rowid order, at most `rows` rows at a time.
 
-        All batches but the last have at least half as many rows.
-
-        Large tables are read on all cores, a little ahead of the consumer. An absent table yields
-        nothing, and absent columns are null.
+        All batches but the last have at least ``rows / 2`` rows. Large tables are read on all
+        cores, a little ahead of the consumer. An absent table yields nothing, and absent columns
+        are null.
 
         Parameters
         ----------

@@ -116,7 +116,7 @@ _SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 
 def rowid_name(columns: Sequence[Column]) -> str | None:
-    """Return a name for the rowid that no column of the table has; None if there is none."""
+    """Return a name for the rowid, such as ``oid``; None if columns have all possible names."""
     taken = {column.name for column in columns}
     return next((name for name in _NAMES_OF_ROWID if name not in taken), None)
 

@@ -27,8 +27,8 @@ class WireError(Exception):
 def fields(data: Bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the fields of a Protocol Buffers message.
 
-    An integer field gives its number, value and 0; a field of bytes its number and the start and
-    end of its bytes.
+    An integer field gives the tuple (field number, value, 0). A field of bytes gives (field number,
+    start of the bytes, end of the bytes).
 
     Raises
     ------
