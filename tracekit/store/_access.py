@@ -144,7 +144,7 @@ def database_files(path: Path) -> list[Path]:
 
 
 def check_database(path: Path, hint: str) -> None:
-    """Raise `StoreError` with this hint if a file of the database is a link or a device."""
+    """Raise `StoreError` with the hint `hint` if a file of the database is a link or a device."""
     for each in database_files(path):
         # Looked at once: a journal comes and goes while another process writes.
         if (mode := mode_of(each)) and not stat.S_ISREG(mode):

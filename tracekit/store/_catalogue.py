@@ -146,7 +146,7 @@ class Catalogue:
     def writing(self, store: str) -> Iterator[Rows]:
         """Yield access to a store's runs in a transaction that excludes other writers.
 
-        It is committed at the end, and rolled back on an exception.
+        The transaction is committed at the end, and rolled back on an exception.
         """
         if self._file:
             check_database(self._file, REBUILT)

@@ -55,8 +55,8 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
     reports
         Number of trace files ("reports") of the run.
     thorough
-        Whether to read every file, and not only those whose size or modification time differs; and
-        to report missing checksums, which earlier versions did not write.
+        Whether to read every file, and to report missing checksums, which earlier versions did not
+        write. Otherwise only files whose size or modification time has changed are read.
     """
     faulty = {str(n): _faulty(folder / str(n), thorough=thorough) for n in range(reports)}
     found = {
@@ -104,7 +104,7 @@ def unmarked(folder: Path) -> Finding:
 def whole_run(folder: Path) -> Known | None:
     """Return a folder's run, from the copy of its catalogue row; None if the folder is faulty.
 
-    It is faulty if that copy is missing or invalid, or a file of the tables is missing or damaged.
+    The folder is faulty if this copy or a file of the tables is missing or damaged.
     """
     known = read_run(folder)
     if known is None or faults(folder, len(known.entry.record.files), thorough=True):

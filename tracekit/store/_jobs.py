@@ -193,7 +193,7 @@ class Executor(Protocol):
 def lost(job: Job, how: str) -> Outcome:
     """Return the outcome (an error) of a job whose process died too often.
 
-    `how` is the verb phrase for it in the message, such as "was lost".
+    `how` is the message's verb phrase for what happened to the job, such as "was lost".
     """
     error = InputError(
         f"{job.name} was given up, the process that read it {how} {RETRIES + 1} times",

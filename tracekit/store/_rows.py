@@ -191,12 +191,12 @@ def identity_of(meta: Mapping[str, str], where: str) -> str:
 
 
 def check_tables(kinds: Mapping[str, str], where: str) -> bool:
-    """Test whether a database contains a catalogue, by its tables and views: name -> kind.
+    """Test whether a database with these tables and views (name -> kind) contains a catalogue.
 
     Raises
     ------
     StoreError
-        If only some tables of a catalogue exist, or one of these names is not a table.
+        If only some tables of a catalogue exist, or a view has the name of one.
     """
     catalogue_tables = {name: kinds[name] for name in (META, RUNS) if name in kinds}
     for name in (META, RUNS) if catalogue_tables else ():
@@ -223,7 +223,7 @@ def unusable(where: str, error: Exception, hint: str | None = None) -> StoreErro
 
 
 class Known(NamedTuple):
-    """Catalogue entry of a run as its folder has it, and the id of the store."""
+    """Copy of a run's catalogue entry in the run's folder, and the id of the store."""
 
     store: str
     entry: Entry

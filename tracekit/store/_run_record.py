@@ -122,7 +122,7 @@ def _fault(name: str) -> str | None:
 
 
 def free_name(wanted: str, taken: Collection[str]) -> str:
-    """Return `wanted` as a valid name; if that is taken, with the first free number (2, 3 ...)."""
+    """Return `wanted` as a valid name; if the name is taken, append a number (``-2``, ``-3``)."""
     base = _tidied(wanted)
     if base not in taken:
         return base

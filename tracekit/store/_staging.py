@@ -170,10 +170,10 @@ class Folders:
 
     @contextmanager
     def claim(self, prefix: str) -> Iterator[Path]:
-        """Yield a new folder in ``staging/``, locked until the end so that no clean-up removes it.
+        """Yield a new folder in ``staging/``, and hold a lock so that no clean-up removes it.
 
-        The lock also holds once the folder is published. If it is still in ``staging/`` at the end,
-        it is removed.
+        The lock is held until the context ends, even if the folder is published before. A folder
+        still in ``staging/`` is then removed.
         """
         with file_errors(self.root):
             access = access_of(self.root)
@@ -222,7 +222,8 @@ class Folders:
     ) -> bool:
         """Remove a folder of ``runs/`` that no run or ingest uses; return whether it is gone.
 
-        With `dry_run` nothing is removed; the result is whether the folder would be.
+        `named` returns the folders of all runs. With `dry_run` the folder is not removed; the
+        result is whether it could be removed.
         """
         with ExitStack() as locks:
             # Asked last: an ingest may have committed the run meanwhile.
@@ -244,8 +245,8 @@ class Folders:
         Parameters
         ----------
         prefix
-            Prefix of the folder names of this catalogue. Folders of other catalogues stay, as it is
-            unknown whether those need them.
+            Prefix of the folder names of this catalogue. Folders of other catalogues stay, as they
+            may be in use.
         named
             Function that returns the folders of all runs in the catalogue.
         is_owned

@@ -477,8 +477,8 @@ class Store:
         files
             Names of the trace files, without folders.
         name, default_name
-            Name that the user chose, or None; and the name of a new run otherwise, which is altered
-            if it is invalid or taken.
+            Name that the user chose, or None. A new run then gets the default name, which is
+            altered if it is invalid or taken.
         labels
             Labels to add to those of the run: name -> value. They replace labels of the same name
             that its program recorded.

@@ -171,7 +171,7 @@ class ArrayFile:
         Raises
         ------
         OSError
-            If the file is shorter than was written.
+            If the file has become shorter since it was written.
         """
         begin, size, dtype = self.places[name]
         count = size - first if count is None else count

@@ -23,7 +23,7 @@ def stoppable(check: Callable[[int, int], None] | None) -> Iterator[None]:
     Parameters
     ----------
     check
-        Function that gets the number of rows read so far and of all rows; None to call nothing.
+        Function of the number of rows read so far and the number of all rows; None for no calls.
     """
     token = _BETWEEN.set(check)
     try:

@@ -33,9 +33,10 @@ ALWAYS = 1 << 62
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
-    """Return `loop`, compiled by Numba or, for few `rows`, as plain Python.
+    """Return `loop`, compiled by Numba if it is to process many `rows`.
 
-    From `FEWEST_ROWS` rows on it is compiled if its code is cached, from `FEW_ROWS` on in any case.
+    From `FEW_ROWS` rows on the loop is always compiled. From `FEWEST_ROWS` on it runs as machine
+    code only if this is cached. Otherwise it runs as plain Python.
     """
     if rows < min(FEWEST_ROWS, FEW_ROWS):
         return plain(loop)

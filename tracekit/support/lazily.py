@@ -19,10 +19,10 @@ _IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]*)\)|(.*))", re.MULTILIN
 def lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions ``__getattr__`` and ``__dir__`` for a package.
 
-    A name is imported from the module given in the package's block ``if TYPE_CHECKING:``, which
-    editors and type checkers read as well, so that no second list is needed: ``__all__`` is made of
-    it too. As Python skips this block, the package's source is read on first use. `package` is
-    its name.
+    The package's block ``if TYPE_CHECKING:`` lists imports, for editors and type checkers.
+    ``__getattr__`` imports a name on first use, from the module listed there. ``__all__`` is made
+    from the same list. Python does not run the block, so it is read from the package's source.
+    `package` is the name of the package.
     """
 
     @cache

@@ -220,9 +220,9 @@ def _lines(path: Path) -> list[str]:
 def keep_small() -> None:
     """Reduce memory: make polars read ahead less, and glibc return freed memory sooner.
 
-    Otherwise polars decodes several row groups per processor ahead, half of the peak memory of the
-    interactive view; and each thread's glibc arena keeps freed memory, with 16 million kernels a
-    fifth of the peak. Returning it takes a quarter more processor time.
+    By default polars decodes several row groups per processor ahead, which takes half of the peak
+    memory of the interactive view. Each thread's glibc arena keeps freed memory: a fifth of the
+    peak with 16 million kernels. Returning this memory takes a quarter more processor time.
     """
     os.environ.update(dict.fromkeys(_READ_AHEAD, "1") | os.environ)
     if sys.platform != "linux":

@@ -174,9 +174,9 @@ class Code:
 
 
 def find(loop: Callable[..., Any], types: str) -> Code | None:
-    """Return the cached code of a loop for these argument types, for this processor or for any.
+    """Return the cached machine code of a loop for the argument types `types`, or None.
 
-    None if none is cached.
+    The code is compiled for this processor, or for any processor of its kind.
     """
     symbol, returns = _library_index().get(_name(loop, types, _ANY_PROCESSOR), ("", False))
     if symbol:
@@ -225,8 +225,8 @@ def keep(loop: Callable[..., Any], types: str, code: Code) -> None:
 def alone(loop: Callable[..., Any], types: str) -> Iterator[None]:
     """Hold a lock while compiling a loop, so that another process that needs it waits.
 
-    Without it, all processes of a first ingest compile the same loops at the same time. Nothing is
-    held where files cannot be locked. A process that ends gives up its locks.
+    Without a lock, all processes of a first ingest would compile the same loops at the same time.
+    Where files cannot be locked, no lock is held. A process that ends gives up its locks.
     """
     with ExitStack() as held:
         name = _name(loop, types, _processor())

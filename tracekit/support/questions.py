@@ -289,7 +289,7 @@ class Declaration:
     writes
         Columns and `meta` of its answers.
     also
-        Columns and `meta` of further answers of the command, which carry the name of another one.
+        Columns and `meta` of further answers of the command, which name another command.
     figures
         Figures of its answers: name of the figure -> description.
     opened
@@ -381,8 +381,8 @@ def _parameters(taken: Iterable[inspect.Parameter], options: Iterable[Option]) -
 def optional(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function`, made to check its declared options and to list them in its docstring.
 
-    For functions of the library that are not analyses (questions); `declared_of` returns the
-    options that they declare.
+    It is applied to functions of the library that are not analyses (questions). `declared_of`
+    returns the options that such a function declares.
     """
     signature = inspect.signature(function)
 
@@ -447,8 +447,8 @@ def question(
 ) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
     """Declare a question, by the function that answers it; see the module for an example.
 
-    The function never gets the keyword arguments of `ChosenRows`, which are handled here, nor those
-    of `ChosenStretch`, by which the run is cut before, or of `ChosenRuns`.
+    The function does not get the arguments of `ChosenRows`: they are applied to its answer. It does
+    not get those of `ChosenStretch` and `ChosenRuns` either: they cut and choose the runs before.
 
     Parameters
     ----------
@@ -504,7 +504,7 @@ def _options(of: inspect.Signature) -> list[inspect.Parameter]:
 def require_valid(values: Mapping[str, Any], signature: inspect.Signature) -> None:
     """Raise `UsageError` for a value that the options in `signature` do not allow.
 
-    That is one of wrong type, not among the choices, or below the minimum.
+    A value is not allowed if it has a wrong type, is not a listed choice, or is below the minimum.
     """
     options = {each.name: each for each in _options(signature)}
     for name in values.keys() & options.keys():

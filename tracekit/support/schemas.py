@@ -173,7 +173,7 @@ class Json:
     meta, rows
         Declarations of the keys of meta, and of the columns of rows.
     meta_rules, row_rules
-        Further JSON Schema keywords for each, such as keys that occur together.
+        Further JSON Schema keywords for meta and for rows, such as keys that occur together.
     run
         Declaration of the key ``run``.
     of_rows

@@ -63,7 +63,7 @@ class Workspace:
     def new_folder(self) -> Path:
         """Return a new private folder inside the workspace's folder.
 
-        Without such a folder it is a temporary one, which is removed with the workspace.
+        A workspace without a folder returns a temporary one, which is removed with the workspace.
         """
         made = Path(tempfile.mkdtemp(dir=self._folder))
         if self._folder is None:
@@ -71,7 +71,7 @@ class Workspace:
         return made
 
     def take(self, size: int) -> Path | None:
-        """Reserve memory for `size` bytes and return None; if memory is full, return a file."""
+        """Reserve `size` bytes and return None; if memory is full, return a file to write to."""
         with self._lock:
             left = self._left - _COMPILER * ("numba" in sys.modules)
             if self._folder is None or size <= left:
@@ -126,7 +126,7 @@ class Spool:
         return len(self._chunks)
 
     def read(self, number: int, *columns: str, rows: slice = slice(None)) -> pl.DataFrame:
-        """Return chunk `number`; with arguments only these columns, or this slice of rows."""
+        """Return chunk `number`: its rows `rows`, and the columns `columns` or, by default, all."""
         first, end, _ = rows.indices(self.heights[number])
         found = []
         for name in columns or self.columns[number]:

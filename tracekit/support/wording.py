@@ -195,8 +195,8 @@ def scaled(
 ) -> list[str]:
     """Return values, divided by `divisor`, as texts with a number of decimals.
 
-    A value other than zero that would be rounded to zero is written as ``<0.01`` (with 2 decimals);
-    or, with `in_full`, with as many decimals as show its first digit.
+    A nonzero value that rounds to zero is written as a bound: ``<0.01`` for 2 decimals. With
+    `in_full` it gets as many decimals as its first digit needs.
     """
     return [
         NULL

@@ -86,7 +86,7 @@ class AskedRun(Run, Protocol):
 
     @property
     def kept(self) -> Kept | None:
-        """Cache of values computed from the stored tables; None if the tables are not as stored."""
+        """Cache of values computed from the stored tables, as `tracekit.Run.kept`."""
 
 
 class AskedRuns:
@@ -227,7 +227,8 @@ class AskedRuns:
     def table(self, query: Query) -> dict[str, Any]:
         """Return `breakdown`, `idle` or counters of an interval, and the command that prints it.
 
-        With ``lanes``, conditions of lanes joined by ``or``, only rows of their GPUs and streams.
+        If the query has ``lanes`` (conditions of lanes, joined by ``or``), the table has only rows
+        of the GPUs and streams of these lanes.
         """
         seen, (start, end), by = self._seen(query), _stretch(query), _word(query, "by", [*KEYS])
         gpus, keys, where = _chosen(seen, query.get("lanes", ""), by)
@@ -272,7 +273,7 @@ class AskedRuns:
         }
 
     def hit(self, query: Query) -> dict[str, Any]:
-        """Return an op whose name matches the search: the longest, or the nearest to a time."""
+        """Return the longest op whose name matches, or the first such op before or after a time."""
         seen, which = self._seen(query), _word(query, "which", _WHICH)
         time = _number(query, "time", -_LAST, _LAST)
         names = seen.matching(_words(query))

@@ -78,8 +78,8 @@ class Counter:
     def level(self, width: float, start: int, end: int, most: int) -> Bins | None:
         """Return length and bins of the coarsest level with bins of at most `width` ns.
 
-        Where all are longer, the result is None if at most `most` samples are near the interval, so
-        that these are drawn singly; else it is the finest level.
+        If the bins of all levels are longer, the result is the finest level. It is None if, in
+        addition, at most `most` samples are near the interval: these are then drawn singly.
         """
         fitting = [each for each in self._levels if each[0] <= width]
         first, last = self._places(self.width, start, end)
@@ -103,7 +103,7 @@ class Counter:
         return 0, pl.concat([last_valid, points]) if self.scale["held"] else points
 
     def drawn(self, level: Bins, start: int, end: int) -> dict[str, Any]:
-        """Return as JSON the bins of a level that overlap an interval, and the one before these."""
+        """Return as JSON the bins of a level that overlap an interval, and the bin before them."""
         width, bins = level
         places = self._places(width, start, end) if width else (0, end - self.origin)
         first, last = np.searchsorted(bins["bin"].to_numpy(), (places[0], places[1] + 1))

@@ -64,10 +64,10 @@ class Lane:
     Parameters
     ----------
     kind
-        ``stages`` of a GPU, each where it is exposed; ``exposed``, where only communication runs on
-        a GPU; ``idle``, its causes of idle time (see `RunLanes.idle`); ``ops`` of a stream;
-        ``range`` of a thread; ``way``, copies from one GPU, or the host, to another; ``counter``,
-        samples of a GPU or NIC.
+        What the lane shows. ``stages``: the stage that runs on a GPU, one at a time; ``exposed``:
+        time in which only communication runs on a GPU; ``idle``: idle time of a GPU by cause;
+        ``ops``: ops of a stream; ``range``: ranges of a thread; ``way``: copies from one GPU, or
+        the host, to another; ``counter``: samples of a counter of a GPU or NIC.
     key
         Values that identify its spans, in the order of the key columns of its kind.
     label, brief
@@ -259,7 +259,7 @@ class RunLanes:
                    if kind == "ops")  # fmt: skip
 
     def of_thread(self, op: Mapping[str, Any]) -> int | None:
-        """Return the index of the lane with the ranges of an op's launching thread, or None."""
+        """Return the index of the lane with ranges of an op's launching thread; None if absent."""
         return self._numbers.get(("range", (op["process"], op["launch_thread"], 0)))
 
     def of(self, op: Mapping[str, Any]) -> int | None:
@@ -324,10 +324,10 @@ class RunLanes:
         }  # fmt: skip
 
     def flows(self, start: int, end: int) -> dict[str, Any]:
-        """Return for each op in an interval its lane and start, and lane and time of its launch.
+        """Return ``flows``: a tuple for each op with a known launch in an interval.
 
-        A lane is null where none shows the op, or its launching thread. If there are more ops than
-        the result's ``most``, its ``flows`` is null.
+        A tuple has the lane and start of the op, and the lane and time of its launch. A lane is
+        null if it is not shown. ``flows`` is null if the ops are too many; ``most`` is the limit.
         """
         inside = pl.col("start") < end, pl.col("end") > start
         ops = self._trace["ops"].filter(*inside, pl.col("launch_start").is_not_null())

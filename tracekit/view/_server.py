@@ -67,9 +67,9 @@ class Turns:
         self, connection: socket.socket, progress: dict[str, tuple[int, int]] | None = None,
         path: str = "",
     ) -> Iterator[None]:  # fmt: skip
-        """Wait until the request may be handled; while it is, note how many rows have been read.
+        """Wait until the request may be handled; handle it within this context.
 
-        They are in `progress` under `path`: number of rows read, and of all.
+        Meanwhile, ``progress[path]`` has the number of rows read so far and the number of all rows.
 
         Raises
         ------

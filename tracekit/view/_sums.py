@@ -352,7 +352,7 @@ def spans_of(rows: pl.DataFrame) -> Spans:
 
 
 def alone(ops: Spans, is_communication: Ints) -> Spans:
-    """Return the intervals in which only communication runs on a GPU, by the spans of its ops."""
+    """Return the intervals with only communication; `is_communication`: 1 or 0 per op in `ops`."""
     look = np.where(is_communication, LOOKS.index(COMMUNICATION), 0)
     spans = Spans(ops.start, ops.end, look).exposed()
     kept = spans.look > 0

@@ -82,9 +82,9 @@ class Spans:
         }
 
     def exposed(self) -> Spans:
-        """Return the times in which spans of a style (stage) run and none of higher precedence.
+        """Return spans without overlap: at each time, the running style (stage) that comes first.
 
-        The result is spans without overlap.
+        The order of styles is their precedence, `LOOKS`.
         """
         every = self.by_look()
         edges = np.unique(np.concatenate([[], *(np.r_[c.start, c.end] for c in every.values())]))
@@ -141,7 +141,7 @@ def _in_fours(values: Ints) -> Ints:
 
 
 def width_below(most: float) -> int:
-    """Return the greatest bin length of at most `most` ns; the finest if all are greater."""
+    """Return the greatest bin length of at most `most` ns; the shortest if all are greater."""
     width = _FINEST
     while width * FACTOR <= most:
         width *= FACTOR
@@ -199,7 +199,7 @@ class Summing:
         Parameters
         ----------
         spans
-            Spans, of which those that start in the interval are counted.
+            Spans. Only spans that start in the interval are counted.
         busy
             For each style the time in which any span runs, at least inside the interval.
         begin, until
@@ -271,7 +271,7 @@ class Tiles:
         return int(self.first.count[first:last].sum(dtype=np.int64))
 
     def bins(self, level: Level, start: int, end: int) -> tuple[int, int]:
-        """Return the first bin that overlaps an interval, and the bin after the last."""
+        """Return the index of the first bin that overlaps an interval, and of the last plus 1."""
         first = (start - self.origin) // level.width
         last = -((self.origin - end) // level.width)
         most = len(level.count)

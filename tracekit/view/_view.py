@@ -25,7 +25,7 @@ IDLE_MINUTES = 60
 
 
 def keep_tiles(run: AskedRun) -> None:
-    """Compute and cache what charts, steps and breakdowns of a run need, to open it at once."""
+    """Compute and cache the sums and steps of a run, so that the view of it opens at once."""
     _ = RunLanes(run.trace, run.kept).lanes
     step_detail.step_spans(run.trace)
 

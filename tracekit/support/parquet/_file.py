@@ -192,8 +192,8 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
     path
         Path of the file.
     coded
-        Columns of the frame as categories, whatever their type in the frame, so that the distinct
-        texts are known.
+        Columns of the frame converted to categories; each is written in place of the frame's column
+        of the same name.
 
     Returns
     -------
@@ -313,7 +313,7 @@ _LONG_LIST = 15
 
 @dataclass(frozen=True)
 class Value:
-    """An encoded value, and the protocol's code for its type."""
+    """An encoded value, and the code of its type in Thrift's compact protocol."""
 
     kind: int
     content: bytes
