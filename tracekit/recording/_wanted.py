@@ -174,7 +174,7 @@ class Wanted:
             raise UsageError("--cuda-events are kept in a ring", "add --ring live.ring")
 
     def hook(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return environment variables that make Python programs annotate themselves.
+        """Return environment variables that make Python programs load tracekit's hooks.
 
         Empty if hooks are not asked for. If the option `hook_folder` is set, they are copied there.
         """

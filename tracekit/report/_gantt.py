@@ -109,7 +109,7 @@ class Place(NamedTuple):
 
 
 def places(close: Close) -> Mapping[str, Place | None]:
-    """Return rule of `diagnose` -> longest example in the slowest step; None if there is none."""
+    """Return the longest example of each rule of `diagnose` in the slowest step; None if absent."""
     step = step_detail.slowest_step(close.lengths)
     spans = _of_step(close, step)
     ops = step_detail.ops_inside(close.run.trace, spans.drop_nulls("device"))
@@ -279,7 +279,7 @@ class Names:
 
 
 def with_zeros(spans: pl.DataFrame) -> pl.DataFrame:
-    """Add the column ``zero`` to intervals: the earliest start of all intervals on one clock."""
+    """Add ``zero`` to intervals: the earliest start of the intervals on the same clock."""
     return spans.join(spans.group_by("clock").agg(zero=pl.col("start").min()), on="clock")
 
 
@@ -287,7 +287,7 @@ def view_of(
     close: Close, step: int | None, spans: pl.DataFrame, names: Names, most: int = MOST_OPS,
     *, is_alone: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the chart rows of a step, with times relative to its start on each clock.
+    """Return the chart rows of a step, with times since the step's start on each clock.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ class Close:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run's row in a study table: mean times of steps and their parts, no cold steps."""
+        """The run's row in a study table: mean times of steps without cold ones, and of parts."""
         return self.library.study([self.run]).rows.row(0, named=True)
 
     @cached_property
@@ -172,7 +172,7 @@ class Close:
 
     @property
     def of_kinds(self) -> str:
-        """Text with each mode's number of steps and median length; empty if there is one mode."""
+        """Number and median length of the steps in each group of `kinds`; empty for one group."""
         texts = [f"{own.height:,} of {duration(_median(own))}" for own in self.kinds]
         return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else ""
 

@@ -146,7 +146,7 @@ def history(
     Raises
     ------
     UsageError
-        If no run has the label, or none of these has steps.
+        If no run has the label, or no run with the label has steps.
     """
     import polars as pl  # its help is shown without
 

@@ -301,7 +301,7 @@ class OpenedRun:
         return {} if ops < _SHORT else WeakValueDictionary()
 
     def summary(self) -> Mapping[str, SummaryValue]:
-        """Return the run's summary, name -> value: counts such as ``ops``, and shares of ops."""
+        """Return, by name, counts (GPUs, ops ...) and shares of ops with known launch or stage."""
         return analysis.summarise(self.trace)
 
     def export(

@@ -63,7 +63,7 @@ def ingest(
     name
         Name of the run; by default the name of the file, or of the folder of several files.
     labels
-        Labels to give it: name -> value.
+        Labels of the run: name -> value.
     rules
         A rules file, used in addition to the default rules.
     iteration
@@ -77,10 +77,10 @@ def ingest(
         Folder of the store; by default ``TRACEKIT_STORE``, else the nearest ``.tracekit`` upward
         from the working directory, else a new one there.
     progress
-        Called with the progress of the work: its step, the amount done and the total.
+        Called with the progress of the work: its phase, the amount done and the total.
     report_progress
-        For several files, called with the progress of each: the file, its step, the amount done and
-        the total; at its end with an empty step.
+        For several files, called with the progress of each: the file, the phase, the amount done
+        and the total. The phase is empty once the file is done.
     memory
         Limit of memory for the work on a machine, bytes; by default 4 GiB, or the free memory of
         machine and cgroup if that is less.
@@ -255,8 +255,8 @@ def select_runs(
     references
         Runs; or their names, starts of ids, ``@latest``, or trace files.
     where
-        Labels that the returned runs have: name -> value. Without references and labels, all runs
-        of the store are returned.
+        Labels of the runs to add: name -> value. Without references and labels, all runs of the
+        store are returned.
     dask
         Address of a Dask scheduler whose workers compute sums over the runs' files: see `open`.
 

@@ -272,7 +272,7 @@ def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
 
 
 def warnings_of(chosen: Sequence[OpenedRun]) -> list[str]:
-    """Return the warnings of runs; a warning that several runs share is listed once, with names."""
+    """Return the warnings of runs; a warning shared by several runs is listed once, with names."""
     warned: dict[str, dict[str, None]] = {}
     for run in chosen:
         for text in run.warnings:

@@ -76,8 +76,8 @@ class Copies:
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Fill in the source and target GPU of copies where missing; correct the kind; add names.
 
-        A copy from GPU to GPU through host memory is recorded as a DtoH and an HtoD copy, although
-        both ends of each have a code of GPU memory: the kind of these becomes ``staged``.
+        A copy from GPU to GPU through host memory is recorded as a DtoH and an HtoD copy, both with
+        GPU memory as source and target. The kind of such copies becomes ``staged``.
 
         Returns
         -------
@@ -134,7 +134,7 @@ def memsets(ops: pl.DataFrame, target: str = "dst_device", here: str = "device")
 
 
 def graphs(ops: pl.DataFrame) -> pl.DataFrame:
-    """Add kind and names to launches of CUDA graphs, one row per whole graph (``graphId``)."""
+    """Add kind and names to launches of whole CUDA graphs, which are named by ``graphId``."""
     return _titled(ops, "graph", pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(0)))
 
 

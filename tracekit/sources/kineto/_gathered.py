@@ -385,7 +385,7 @@ def waits(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def records(events: pl.DataFrame) -> pl.DataFrame:
-    """Return CUDA event records without times, whose meaning differs between versions."""
+    """Return CUDA event records; times are left out, as their meaning differs between versions."""
     return events.select(*_place(), _id("event_id").alias("event"))
 
 

@@ -213,7 +213,7 @@ class Nvtx:
         """Return the names of NVTX domains: ``process_gid`` (global id), ``domain_id, domain``.
 
         The default domain has no name. Domain ids are per process. The first announcement of a
-        domain counts. The name of a domain without any is inferred from its ranges.
+        domain counts; without announcement the name is inferred from the domain's ranges.
         """
         key = ["process_gid", "domain_id"]
         announced = (

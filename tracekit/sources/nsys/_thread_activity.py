@@ -96,7 +96,7 @@ class OsWaits:
 
 
 def samples(export: Export, places: Places, rows: int) -> Iterator[pl.DataFrame]:
-    """Yield CPU samples of threads with CUDA, MPI or NVTX events as rows of ``host``, length 0.
+    """Yield CPU samples of threads with CUDA, MPI or NVTX events, as ``host`` rows of length 0.
 
     A sample is named after the innermost Python file in its stack, else after the function that
     ran, else after the binary that ran.
@@ -144,8 +144,8 @@ def off_cpu(export: Export, places: Places, workspace: Workspace) -> Iterator[pl
     """Yield rows of ``host``: intervals of `_LONG_NS` or more in which a thread is off the CPU.
 
     An interval lasts from the switch that stops a thread to the switch that resumes it. The time
-    before a thread's first switch is unknown. Its ``name`` says whether other threads of the
-    process ran meanwhile. This includes threads that the run lacks, which get no rows themselves.
+    before a thread's first switch is unknown. The ``name`` of an interval says whether other
+    threads of the process ran meanwhile; threads that the run lacks count, but get no rows.
     """
     if not export.file.has(SWITCHES, *_SWITCH_COLUMNS):
         return

@@ -50,7 +50,7 @@ def by_process(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def object_gid(kind: pl.Expr, object_id: pl.Expr) -> pl.Expr:
-    """Return the global id of a thread or process; null if `kind` is neither of the two.
+    """Return the global id of a thread or process; null for another `kind` or damaged ids.
 
     `object_id` has process id and thread id in 4 bytes each, and 4 unused bytes. For a process only
     the process id is meaningful; the thread id in the result is then 0.

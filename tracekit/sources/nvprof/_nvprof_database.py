@@ -426,7 +426,7 @@ def threads(ids: Identities, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def devices(file: SqliteFile, strings: Strings, ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the GPUs that the file describes or ops use: ``devices`` without column ``report``.
+    """Return the table ``devices`` (without ``report``): GPUs that the file describes or ops use.
 
     Parameters
     ----------

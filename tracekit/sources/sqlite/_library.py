@@ -68,7 +68,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows read from a table; and, by column, how many values did not fit its type (now null)."""
+    """Rows read from a table, and per column the number of values of wrong type (now null)."""
 
     frame: pl.DataFrame
     lost: Mapping[str, int]
@@ -216,7 +216,7 @@ def _coerced(name: str, kind: SqlType) -> str:
 
 
 def decoded(frame: pl.DataFrame, blobs: Collection[str] = ()) -> pl.DataFrame:
-    """Decode columns of bytes as UTF-8 (not `blobs`); invalid bytes become U+FFFD."""
+    """Decode columns of bytes, except `blobs`, as UTF-8; invalid bytes become U+FFFD."""
     texts = {s.name for s in frame if s.dtype == pl.Binary}.difference(blobs)
     return pl.DataFrame([_decoded(s) if s.name in texts else s for s in frame]) if texts else frame
 
