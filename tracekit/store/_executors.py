@@ -52,8 +52,8 @@ def open_executor(
     Raises
     ------
     UsageError
-        If there is no such scheduler, or Dask is not installed. Also if a child process of
-        `multiprocessing` calls this while it imports the user's script, which lacks a main guard.
+        If there is no such scheduler, or Dask is not installed. Also in a child process that
+        imports the user's script: the script lacks ``if __name__ == "__main__":``.
     """
     if dask is not None or processes > 1 or apart:
         _check_not_imported_again()

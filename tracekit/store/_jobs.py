@@ -56,7 +56,7 @@ class Job(ABC):
         return self
 
     def after(self, before: Job | None) -> Self:  # noqa: ARG002 - most learn nothing
-        """Return the job, changed to reuse what this process cached for the job `before` it."""
+        """Return the job, changed to reuse what this process cached for the previous job."""
         return self
 
     def unseen(self) -> InputError | None:
@@ -111,7 +111,7 @@ class ReportJob(Job):
         )
 
     def after(self, before: Job | None) -> Self:
-        """Return the job with the rules of the job `before` if they are equal.
+        """Return the job with the rules object of the job `before`, if both have equal rules.
 
         This reuses the meanings of names that the rules have cached.
         """

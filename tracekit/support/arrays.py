@@ -186,7 +186,7 @@ class ArrayFile:
 
 
 class Bits:
-    """Arrays of booleans, by index, each stored in bits and read or written as a whole.
+    """List of arrays of booleans, stored as bits; each array is read or written as a whole.
 
     Parameters
     ----------

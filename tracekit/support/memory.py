@@ -94,7 +94,7 @@ _ALLOWED: ContextVar[int | None] = ContextVar("allowed", default=None)
 
 @contextmanager
 def allowing(size: int | None) -> Iterator[None]:
-    """Set the memory, `size` bytes, for analyses of runs that were opened without a limit.
+    """Limit the memory of analyses to `size` bytes, for runs that were opened without a limit.
 
     None stands for the free memory. The limit holds within this context.
     """

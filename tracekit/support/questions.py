@@ -65,7 +65,7 @@ class Option:
     least
         Smallest number allowed, in Python and on the command line; None for no limit.
     flag
-        Option on the command line, if it differs from its name; empty for none there.
+        Name on the command line, if it differs; empty if the command line lacks the option.
     typed
         Type on the command line, if it does not follow from type and unit.
     panel
@@ -447,8 +447,8 @@ def question(
 ) -> Callable[[Callable[Concatenate[T_contra, P], A_co]], Asked[T_contra, P, A_co]]:
     """Declare a question, by the function that answers it; see the module for an example.
 
-    The function does not get the arguments of `ChosenRows`: they are applied to its answer. It does
-    not get those of `ChosenStretch` and `ChosenRuns` either: they cut and choose the runs before.
+    The function never gets the shared options in its signature: those of `ChosenRuns` and
+    `ChosenStretch` choose and cut runs before it is called; `ChosenRows` is applied to its answer.
 
     Parameters
     ----------

@@ -149,7 +149,7 @@ def _ending(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, *, right: bool) -> str:
-    """Fill `text` with spaces to `width` cells, on its left side if right-aligned."""
+    """Fill `text` with spaces to `width` terminal cells, on the left if `right`."""
     fill = " " * (width - cells(text))
     return fill + text if right else text + fill
 
@@ -312,12 +312,12 @@ SUMMARIES: list[tuple[frozenset[str], frozenset[str], Callable[[Any], list[str]]
 
 
 def first_line(command: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function: rows, meta -> line above a command's table."""
+    """Return a decorator for a function of rows and meta: the line above a command's table."""
     return partial(_declare, FIRST_LINES, (command,))
 
 
 def note(*keys: str) -> Callable[[F], F]:
-    """Return a decorator that registers a function: a value in meta -> notes below the table.
+    """Return a decorator for a function of values in meta that returns notes below the table.
 
     Meta is the facts about an answer's table, by name. The function is called with the value of
     each of `keys` in it.
@@ -336,7 +336,7 @@ def unsaid(_: object) -> list[str]:
 
 
 def summary(*keys: str, optional: Iterable[str] = ()) -> Callable[[F], F]:
-    """Return a decorator that registers a function: meta -> notes below the table.
+    """Return a decorator for a function of meta that returns notes below the table.
 
     Meta is the facts about an answer's table, by name. The function is called if meta has all of
     `keys`; it may use those of `optional` too.

@@ -273,7 +273,7 @@ class AskedRuns:
         }
 
     def hit(self, query: Query) -> dict[str, Any]:
-        """Return the longest op whose name matches, or the first such op before or after a time."""
+        """Return the longest op with a matching name, or the nearest before or after a time."""
         seen, which = self._seen(query), _word(query, "which", _WHICH)
         time = _number(query, "time", -_LAST, _LAST)
         names = seen.matching(_words(query))

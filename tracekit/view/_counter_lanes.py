@@ -78,8 +78,8 @@ class Counter:
     def level(self, width: float, start: int, end: int, most: int) -> Bins | None:
         """Return length and bins of the coarsest level with bins of at most `width` ns.
 
-        If the bins of all levels are longer, the result is the finest level. It is None if, in
-        addition, at most `most` samples are near the interval: these are then drawn singly.
+        If the bins of all levels are longer, the number of samples near the interval decides: up to
+        `most` samples are drawn singly and the result is None; else it is the finest level.
         """
         fitting = [each for each in self._levels if each[0] <= width]
         first, last = self._places(self.width, start, end)

@@ -82,9 +82,9 @@ class Spans:
         }
 
     def exposed(self) -> Spans:
-        """Return spans without overlap: at each time, the running style (stage) that comes first.
+        """Return spans without overlap: of the styles (stages) at a time only the first remains.
 
-        The order of styles is their precedence, `LOOKS`.
+        The order of styles is that of `LOOKS`.
         """
         every = self.by_look()
         edges = np.unique(np.concatenate([[], *(np.r_[c.start, c.end] for c in every.values())]))
@@ -201,7 +201,7 @@ class Summing:
         spans
             Spans. Only spans that start in the interval are counted.
         busy
-            For each style the time in which any span runs, at least inside the interval.
+            Style -> time in which any of its spans runs; complete only inside the interval.
         begin, until
             The interval, ns; its end is excluded.
         """

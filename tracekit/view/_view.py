@@ -25,7 +25,7 @@ IDLE_MINUTES = 60
 
 
 def keep_tiles(run: AskedRun) -> None:
-    """Compute and cache the sums and steps of a run, so that the view of it opens at once."""
+    """Compute and cache the sums and steps of a run, so that the view opens at once."""
     _ = RunLanes(run.trace, run.kept).lanes
     step_detail.step_spans(run.trace)
 

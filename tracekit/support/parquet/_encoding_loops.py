@@ -122,7 +122,7 @@ def number(codes: Array, place: Array, example: Array, out: Array) -> int:
 
 
 def put_sizes(texts: Array, sizes: Array, out: Array) -> None:
-    """Write texts, from their joined bytes, each preceded by its size."""
+    """Write the joined `texts` one by one to `out`, each preceded by its size in bytes."""
     at, begin = 0, 0
     for text in range(sizes.size):
         size = int(sizes[text])
@@ -144,7 +144,7 @@ def deltas(values: Array, is_narrow: bool, room: Array, bounds: Array, out: Arra
     values
         One or more numbers.
     is_narrow
-        Whether they have 32 bits: then differences have 32 bits too, with wrap-around.
+        Whether the numbers have 32 bits: then differences have 32 bits too, with wrap-around.
     room
         Scratch space for a block.
     bounds
