@@ -266,7 +266,7 @@ def verdicts_of(run: OpenedRun) -> dict[str, Any]:
 
 
 def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
-    """Return what processes of each run do (``verdicts``), and the ``simulated`` runs, for meta."""
+    """Return entries for meta: what processes of each run do (``verdicts``), ``simulated`` runs."""
     verdicts = {run.name: verdicts_of(run) for run in chosen}
     return {"verdicts": verdicts, **simulated_of(chosen)}
 

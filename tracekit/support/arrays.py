@@ -150,7 +150,7 @@ def _narrowed(values: NDArray[Any], least_gain: int) -> tuple[NDArray[Any], int 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """Place of arrays in a file: offset, length and type of each."""
+    """A file of arrays: offset, length and type of each array by name."""
 
     path: Path
     places: Mapping[str, _Place]

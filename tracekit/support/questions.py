@@ -358,7 +358,7 @@ class Declaration:
         return self.signature.replace(parameters=parameters, return_annotation=returns)
 
     def text(self, returns: str, *, of_one: bool = True) -> str:
-        """Return the docstring: description, parameters, `returns` (return type), and columns."""
+        """Return the question's docstring: description, parameters, type `returns`, and columns."""
         taken = self.signature_of(returns, of_one=of_one).parameters.values()
         options = [option_of(self.signature.parameters[each.name]) for each in taken]
         lines = [

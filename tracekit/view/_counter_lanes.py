@@ -163,8 +163,8 @@ def _binned(trace: Trace, edges: pl.DataFrame) -> dict[str, pl.DataFrame]:
 def sampled(trace: Trace, table: str, start: int, end: int, gpus: Collection[int] = ()) -> Answer:
     """Return the least, mean and largest sample of each counter in an interval of time.
 
-    With `gpus`, only their counters are listed. The answer's meta has the SQL ``query`` on `table`
-    that returns the same rows.
+    With `gpus`, only counters of these GPUs are listed. The answer's meta has the SQL ``query`` on
+    `table` that returns the same rows.
     """
     keys, measures = SAMPLED[table]
     inside = pl.col("time").is_between(start, end, closed="left")

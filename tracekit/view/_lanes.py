@@ -157,7 +157,7 @@ class Kept(Protocol):
     """Interface of a cache beside the tables of a run."""
 
     def read(self, key: str) -> bytes | None:
-        """Return the value under a key, which anyone may have written; None if there is none."""
+        """Return the value cached under a key; None without. Anyone may have written the value."""
 
     def write(self, key: str, content: bytes) -> bool:
         """Cache a value under a key; return False if that is not possible."""
@@ -237,7 +237,7 @@ class RunLanes:
 
     @cached_property
     def conditions(self) -> Sequence[str | None]:
-        """For each lane of a GPU or stream: condition on rows of `breakdown`; None for others."""
+        """Per lane: condition that selects a GPU's or stream's rows of `breakdown`; else None."""
         streams = [key for kind, key in self.sums.lanes if kind == "ops"]
         pids = dict(self._trace.read("processes").select("process", "pid").iter_rows())
 

@@ -179,7 +179,7 @@ class PageReader:
         self.geometry = geometry
 
     def read(self, pages: _Ints) -> PagesRead | None:
-        """Read `pages`, by number; None if the file ends before them."""
+        """Return the pages with the numbers `pages`; None if the file ends before one of them."""
         size = self.geometry.page_size
         order = np.argsort(pages)
         ordered = pages[order]
