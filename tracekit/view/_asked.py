@@ -186,7 +186,7 @@ class AskedRuns:
         return {"findings": rows, "empty": answer.empty}
 
     def timeline(self, query: Query) -> dict[str, str]:
-        """Return the steps in an interval as a file for Perfetto; a run without steps as a whole."""
+        """Return the steps in an interval as a Perfetto file; a run without steps as a whole."""
         seen, (start, end) = self._seen(query), _stretch(query)
         steps = seen.steps.drop_nulls("iteration")
         inside = pl.min_horizontal("end", end) - pl.max_horizontal("start", start)
