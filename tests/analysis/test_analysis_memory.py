@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.memory import (
-    _lines,
-    _predicted,
     largest_batch,
     memory_extra,
     memory_growth,
@@ -79,11 +77,10 @@ def of(network: str) -> pl.DataFrame:
     return slides().filter(pl.col("gpu") == 0, pl.col("network") == network)
 
 
-def memory_at(points: pl.DataFrame, batches: list[int]) -> pl.DataFrame:
-    """Return what the line of `largest_batch` says of given batches."""
-    each = _lines(points, ()).join(pl.DataFrame({"at": batches}), how="cross")
-    ends = {f"{name}_bytes": name for name in ("predicted", "low", "high")}
-    return _predicted(each).select("extrapolated", **ends)
+def memory_at(points: pl.DataFrame, batch: int) -> float:
+    """Return what the line of `largest_batch` says of a batch."""
+    line = largest_batch(points, 16 * GB).row(0, named=True)
+    return float(line["intercept_bytes"] + batch * line["slope_bytes"])
 
 
 class TestStudyTables:
@@ -153,17 +150,14 @@ class TestLargestBatch:
     def test_inception_at_128_needs_20_5_gb(self) -> None:
         line = largest_batch(of("Inception-v3"), 16 * GB).row(0, named=True)
         assert line["slope_bytes"] == pytest.approx(0.1464 * GB, rel=0.001)
-        at = memory_at(of("Inception-v3"), [128]).row(0, named=True)
-        assert at["predicted_bytes"] == pytest.approx(20.5 * GB, rel=0.003)
-        assert at["extrapolated"]
+        assert memory_at(of("Inception-v3"), 128) == pytest.approx(20.5 * GB, rel=0.003)
         # The slides say that 64 is the largest of their batches that runs.
         assert 64 <= line["largest_batch"] < 128
         assert line["predicted_bytes"] <= 0.9 * 16 * GB
 
     def test_resnet_at_128_needs_17_3_gb_by_the_line_but_ran(self) -> None:
-        """The slides say that 128 runs in 16 GB: a line is an estimate, the interval says so."""
-        at = memory_at(of("ResNet"), [128]).row(0, named=True)
-        assert at["predicted_bytes"] == pytest.approx(17.3 * GB, rel=0.003)
+        """The slides say that 128 runs in 16 GB: a line is an estimate, without an interval."""
+        assert memory_at(of("ResNet"), 128) == pytest.approx(17.3 * GB, rel=0.003)
         line = largest_batch(of("ResNet"), 16 * GB, 0.0).row(0, named=True)
         assert line["slope_bytes"] == pytest.approx(0.1217 * GB, rel=0.003)
         assert line["extrapolated"]
@@ -176,27 +170,11 @@ class TestLargestBatch:
             alone = largest_batch(of(network), 16 * GB)
             assert both.filter(pl.col("network") == network).drop("network").equals(alone)
 
-    def test_the_interval_is_that_of_the_textbook(self) -> None:
-        """x = 1, 2, 3, 4 and y = 2, 4, 5, 8 GB: slope 1.9, intercept 0, rest 0.70, s^2 = 0.35."""
-        points = pl.DataFrame(
-            {"batch": [1, 2, 3, 4], "training_bytes": [2 * GB, 4 * GB, 5 * GB, 8 * GB]}
-        )
-        row = memory_at(points, [3]).row(0, named=True)
-        # t(2, 97.5 %) = 4.302653; 1 + 1/4 + 0.25/5 = 1.3; 4.302653 sqrt(0.35 * 1.3) = 2.902298
-        assert row["predicted_bytes"] == round(5.7 * GB)
-        assert row["high_bytes"] - row["predicted_bytes"] == pytest.approx(2.902298 * GB, rel=1e-6)
-        assert row["predicted_bytes"] - row["low_bytes"] == pytest.approx(2.902298 * GB, rel=1e-6)
-        assert not row["extrapolated"]
-        beyond = memory_at(points, [5]).row(0, named=True)
-        assert beyond["extrapolated"]
-        assert beyond["low_bytes"] is beyond["high_bytes"] is None
-
-    def test_two_points_have_a_line_and_no_interval(self) -> None:
+    def test_two_points_have_a_line(self) -> None:
         points = pl.DataFrame({"batch": [16, 32], "training_bytes": [3 * GB, 5 * GB]})
         row = largest_batch(points, 10 * GB).row(0, named=True)
         assert (row["points"], row["largest_batch"], row["extrapolated"]) == (2, 64, True)
         assert row["predicted_bytes"] == 9 * GB
-        assert row["low_bytes"] is row["high_bytes"] is None
 
     @pytest.mark.parametrize(
         ("batches", "bytes_"),
@@ -211,8 +189,8 @@ class TestLargestBatch:
             schema={"batch": pl.Int64, "training_bytes": pl.Int64},
         )
         row = largest_batch(points, 16 * GB).row(0, named=True)
-        names = ("largest_batch", "predicted_bytes", "low_bytes", "high_bytes", "extrapolated")
-        assert [row[name] for name in names] == [None] * 5
+        names = ("largest_batch", "predicted_bytes", "extrapolated")
+        assert [row[name] for name in names] == [None] * 3
 
     def test_a_network_without_a_known_point_is_listed(self) -> None:
         points = pl.DataFrame(
@@ -242,7 +220,7 @@ class TestLargestBatch:
     def test_the_line_is_numpys(self, points: list[tuple[int, int]], at: int) -> None:
         frame = pl.DataFrame(points, ["batch", "training_bytes"], orient="row")
         slope, intercept = np.polyfit(*np.array(points, float).T, 1)
-        found = memory_at(frame, [at])["predicted_bytes"].item()
+        found = memory_at(frame, at)
         assert found == pytest.approx(intercept + slope * at, rel=1e-6, abs=1e4)
 
 

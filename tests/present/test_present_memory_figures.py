@@ -17,7 +17,6 @@ USE = {
 FIT = {
     "network": pl.String, "slope_bytes": pl.Float64, "intercept_bytes": pl.Float64,
     "usable_bytes": pl.Int64, "largest_batch": pl.Int64, "predicted_bytes": pl.Int64,
-    "low_bytes": pl.Int64, "high_bytes": pl.Int64,
 }  # fmt: skip
 
 
@@ -90,18 +89,17 @@ def test_more_than_forty_rows() -> None:
     assert "not shown: 10 more" in texts(figure)
 
 
-def test_the_line_ends_at_the_largest_batch_with_its_interval() -> None:
+def test_the_line_ends_at_the_largest_batch() -> None:
     figure = fitted(
         [("A", 16, 4 * GB), ("A", 32, 6 * GB)],
-        [("A", 0.125 * GB, 2.0 * GB, 12 * GB, 80, 12 * GB, 11 * GB, 13 * GB)],
+        [("A", 0.125 * GB, 2.0 * GB, 12 * GB, 80, 12 * GB)],
         capacity_bytes=16 * GB,
     )
-    points, line, beyond, whisker = figure.data
+    points, line, beyond = figure.data
     assert points.name == "measured; largest batch 80, extrapolated"
     assert (points.x, points.y) == ((16, 32), (4.0, 6.0))
     assert (line.x, line.y, line.line.dash) == ((0, 32), (2.0, 6.0), "solid")
     assert (beyond.x, beyond.y, beyond.line.dash) == ((32, 80), (6.0, 12.0), "dash")
-    assert (whisker.x, whisker.y) == ((80, 80), (11.0, 13.0))
     assert {"capacity<br>16.00 GB", "usable<br>12.00 GB"} <= set(texts(figure))
     assert [shape.y0 for shape in figure.layout.shapes] == [12.0, 16.0]
 
@@ -109,15 +107,15 @@ def test_the_line_ends_at_the_largest_batch_with_its_interval() -> None:
 def test_a_line_that_reaches_far_ends_where_it_crosses_and_has_its_number() -> None:
     figure = fitted(
         [("A", 16, 4 * GB), ("B", 16, 4 * GB)],
-        [("A", 1.0, 4.0 * GB, 12 * GB, 9000, 12 * GB, 1, 999 * GB)],
+        [("A", 1.0, 4.0 * GB, 12 * GB, 9000, 12 * GB)],
     )
     first = "A; largest batch 9,000, extrapolated"
     assert figure.data[2].x == (16, 9000)
-    assert [trace.name for trace in figure.data] == [first, None, None, None, "B"]
+    assert [trace.name for trace in figure.data] == [first, None, None, "B"]
 
 
 def test_points_without_a_line_and_none_at_all() -> None:
-    figure = fitted([("A", 16, 4 * GB), ("A", 32, None)], [("A", *[None] * 7)])
+    figure = fitted([("A", 16, 4 * GB), ("A", 32, None)], [("A", *[None] * 5)])
     (points,) = figure.data
     assert points.x == (16,)
     assert "no line could be fitted" in texts(figure)

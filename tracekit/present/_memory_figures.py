@@ -200,8 +200,7 @@ def memory_fit_figure(
     """Return training memory over the batch size, fitted lines, and the memory limit.
 
     One colour per line, at most 8. A line is solid up to the largest measured batch size, and
-    dashed from there to the largest batch size that is estimated to fit, if that is larger. A
-    whisker at the largest batch size that fits is the 95 % prediction interval.
+    dashed from there to the largest batch size that is estimated to fit, if that is larger.
 
     Parameters
     ----------
@@ -211,7 +210,7 @@ def memory_fit_figure(
     fit
         One row per line: those of ``network``, ``method`` and ``source`` that distinguish lines;
         ``slope_bytes`` and ``intercept_bytes`` (null if no line could be fitted), ``usable_bytes``,
-        ``largest_batch``, ``predicted_bytes``, ``low_bytes``, ``high_bytes``.
+        ``largest_batch``, ``predicted_bytes``.
     title, subtitle
         Plain texts; see `figure_layout`.
     capacity_bytes
@@ -230,9 +229,6 @@ def memory_fit_figure(
         *known.values(),
         *(line.at(line.last) or 0 for line in shown),
     ]
-    # An interval far wider than all the rest may run out of the plot.
-    ends = [line.fit["high_bytes"] for line in shown if _ends_inside(line)]
-    heights.append(min(max(ends, default=0), 2 * max(heights)))
     unit = unit_of(max(heights), BYTE_UNITS)
     figure = series_figure(
         [line.name for line in shown],
@@ -242,7 +238,6 @@ def memory_fit_figure(
         sides=(76, 112),
         notes=[
             *(["no line could be fitted"] if not any(line.at(0) for line in shown) else []),
-            *(["whisker: 95 % prediction interval"] if ends else []),
             *([f"not shown: {len(lines) - len(shown):,} more"] if len(lines) > len(shown) else []),
         ],
     )
@@ -279,17 +274,8 @@ def _lines(points: pl.DataFrame, fit: pl.DataFrame) -> list[_Line]:
     return lines
 
 
-def _ends_inside(line: _Line) -> bool:
-    """Test whether a line ends at the largest batch that fits, and its interval there is known."""
-    batch, known = line.fit.get("largest_batch"), line.fit.get("low_bytes") is not None
-    return known and batch is not None and batch <= line.last and line.fit["high_bytes"] is not None
-
-
 def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scatter]:
-    """Return the measured points, the line through them, and an error bar at the line's end.
-
-    The error bar is the 95 % prediction interval of the memory of the largest batch.
-    """
+    """Return the measured points, and the line through them."""
     colour, group = SERIES_COLOURS[place % len(SERIES_COLOURS)], str(place)
     points = line.points.select("batch", "training_bytes")
     traces = [
@@ -307,16 +293,6 @@ def _line_traces(line: _Line, place: int, unit: tuple[int, str]) -> list[go.Scat
             heights = [height / unit[0] for height in ends if height is not None]
             look = {"dash": dash}
             traces.append(series([begin, end], heights, colour=colour, line=look, group=group))
-    if _ends_inside(line):
-        fit, mark = line.fit, {"color": colour, "width": 1.5}
-        traces.append(
-            series(
-                [fit["largest_batch"]] * 2,
-                [fit[end] / unit[0] for end in ("low_bytes", "high_bytes")],
-                colour=colour, mode="lines+markers", line={"width": 1.5}, group=group,
-                marker={"symbol": "line-ew", "size": 10, "line": mark},
-            )
-        )  # fmt: skip
     return traces
 
 

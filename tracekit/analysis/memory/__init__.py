@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import polars as pl
 
 from tracekit.analysis.facts import how_to_record
-from tracekit.analysis.statistics import LEVEL, quantile
 from tracekit.errors import UsageError
 from tracekit.model import KERNEL_KINDS, Answer, Trace, with_clocks
 
@@ -432,8 +431,8 @@ def largest_batch(
 
     A least-squares line is fitted to the points; the batch is the largest for which the line stays
     within ``capacity_bytes (1 - margin)``. Frameworks change algorithms and workspaces with the
-    batch, so the estimate is not certain. The interval covers only the scatter of the points; it is
-    null if ``extrapolated``, as memory seldom stays on the line.
+    batch, so the estimate is not certain, especially if ``extrapolated``; scatter about the line
+    does not show by how much, so there is no interval.
 
     Parameters
     ----------
@@ -449,8 +448,7 @@ def largest_batch(
     Returns
     -------
     One row per line: the columns `by`, and those of the command `memory`. ``largest_batch`` is 0
-    if not even 1 fits; null if fewer than two batches were measured, or memory does not grow. The
-    prediction interval is null with fewer than three points.
+    if not even 1 fits; null if fewer than two batches were measured, or memory does not grow.
 
     Raises
     ------
@@ -467,16 +465,17 @@ def largest_batch(
     lines = _lines(points, by).with_columns(
         at=pl.when(pl.col("slope") > 0).then(fits).cast(pl.Int64)
     )
-    return _predicted(lines).select(
+    return lines.select(
         *by, "points", slope_bytes="slope", intercept_bytes="intercept",
         usable_bytes=pl.lit(int(usable), pl.Int64), largest_batch="at",
-        predicted_bytes="predicted", low_bytes="low", high_bytes="high",
-        extrapolated="extrapolated",
+        predicted_bytes=(pl.col("intercept") + pl.col("slope") * pl.col("at")).round()
+        .clip(-(1 << 62), 1 << 62).cast(pl.Int64),
+        extrapolated=~pl.col("at").is_between("least", "most"),
     )  # fmt: skip
 
 
 def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Fit a line per group, memory over batch size; add the sums for its prediction interval."""
+    """Fit a line per group, memory over batch size."""
     keys = list(by)
     _check(points, [*keys, *_MEASURED])
     known = points.drop_nulls(_MEASURED)
@@ -489,7 +488,6 @@ def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         y=y.mean(),
         xx=(dx * dx).sum(),
         xy=(dx * dy).sum(),
-        yy=(dy * dy).sum(),
         least=x.min(),
         most=x.max(),
     )
@@ -502,37 +500,8 @@ def _lines(points: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     ).with_columns(pl.col("points").fill_null(0))  # fmt: skip
     slope = pl.when(pl.col("xx") > 0).then(pl.col("xy") / pl.col("xx"))
     return groups.with_columns(slope=slope).with_columns(
-        intercept=pl.col("y") - pl.col("slope") * pl.col("x"),
-        # What the line leaves, never less than nothing by rounding.
-        rest=(pl.col("yy") - pl.col("slope") * pl.col("xy")).clip(lower_bound=0),
+        intercept=pl.col("y") - pl.col("slope") * pl.col("x")
     )
-
-
-def _predicted(lines: pl.DataFrame) -> pl.DataFrame:
-    """Add each line's memory at batch size ``at``, and the 95 % interval of one more measurement.
-
-    With n points and s^2 their squared distance from the line over n - 2, it is the prediction
-    plus and minus t s sqrt(1 + 1/n + (at - mean)^2 / sum (x - mean)^2), where t is the quantile of
-    Student's distribution with n - 2 degrees of freedom.
-    """
-    freedom = (lines["points"] - 2).clip(lower_bound=1).cast(pl.Float64).to_numpy()
-    reach = pl.Series("t", quantile(freedom, (1 + LEVEL) / 2), pl.Float64)
-    n, away = pl.col("points"), pl.col("at") - pl.col("x")
-    variance = pl.col("rest") / (n - 2) * (1 + 1 / n + away * away / pl.col("xx"))
-    predicted = pl.col("intercept") + pl.col("slope") * pl.col("at")
-    is_between = pl.col("at").is_between("least", "most")
-    # Two points leave nothing to scatter.
-    half = pl.when(n > 2, is_between).then(pl.col("t") * variance.sqrt())  # noqa: PLR2004
-    return lines.with_columns(reach).with_columns(
-        predicted=_rounded_bytes(predicted),
-        low=_rounded_bytes(predicted - half),
-        high=_rounded_bytes(predicted + half),
-        extrapolated=~is_between,
-    )
-
-
-def _rounded_bytes(value: pl.Expr) -> pl.Expr:
-    return value.round().clip(-(1 << 62), 1 << 62).cast(pl.Int64)
 
 
 def _check(table: pl.DataFrame, needed: Sequence[str]) -> None:

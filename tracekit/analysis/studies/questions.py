@@ -70,8 +70,6 @@ _MEMORY = Json(
         "usable_bytes?": "integer: Capacity less the margin.",
         "largest_batch?": "integer or null: The largest batch that fits.",
         "predicted_bytes?": "number or null: Value of the fitted line at the largest batch.",
-        "low_bytes?": "number or null: Lower end of the prediction interval; null if extrapolated.",
-        "high_bytes?": "number or null: Upper end of the prediction interval.",
         "extrapolated?": "flag or null: Whether largest_batch is outside of the measured ones.",
     },
 )
