@@ -324,9 +324,9 @@ def _drift(rows: pl.DataFrame) -> str:
     within = rows.select(pl.col("step_ns") - pl.col("step_ns").mean().over("level")).to_series()
     if (left**2).sum() <= (within**2).sum() * number ** ((2 * changes - 1) / number):
         return f"; a steady {100 * slope / values.mean():+.2g} % a point fits no worse"
-    ranks = within.rank() - (number + 1) / 2
-    alike = (ranks * ranks.shift(1)).sum() * number**0.5 > _ALIKE * (ranks**2).sum()
-    return ", if no drift" if alike else ""
+    ranks = within.rank().to_numpy() - (number + 1) / 2
+    is_alike = (ranks[1:] * ranks[:-1]).sum() * number**0.5 > _ALIKE * (ranks**2).sum()
+    return ", if no drift" if is_alike else ""
 
 
 def _far_off(rows: pl.DataFrame) -> str:
