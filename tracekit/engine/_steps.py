@@ -212,7 +212,7 @@ def _check_times(trace: Trace, begin: int, end: int) -> None:
 
 def _edges(trace: Trace) -> tuple[int | None, int | None]:
     """Return when the first op or range of a run starts, and when the last one ends, ns."""
-    work = trace["ops"] if has_ops(trace) else trace["ranges"]
+    work = launch_groups(trace).lazy() if has_ops(trace) else trace["ranges"]
     edges = work.select(first=pl.col("start").min(), last=pl.col("end").max())
     first, last = edges.collect(engine="streaming").row(0)  # whose memory is that of a few batches
     return first, last

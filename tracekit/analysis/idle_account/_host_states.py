@@ -151,23 +151,10 @@ def _names_of_calls(trace: Trace) -> pl.DataFrame:
     return trace["calls"].select("name").unique().collect()
 
 
-def messages(trace: Trace, *, is_collective: bool) -> pl.DataFrame:
-    """Return ``thread, start, end`` (ns), ``name`` of MPI calls: collectives, or all others."""
-    found = trace["host"].filter(
-        pl.col("library") == "mpi", (pl.col("group") == "collective") == is_collective
-    )
+def host_rows(trace: Trace, library: str, *conditions: pl.Expr) -> pl.DataFrame:
+    """Return ``thread, start, end`` (ns), ``name`` of the host's events of a library."""
+    found = trace["host"].filter(pl.col("library") == library, *conditions)
     return found.select("thread", "start", "end", "name").collect()
-
-
-def profiling(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end`` (ns), ``name``: the profiler's own overhead."""
-    found = trace["host"].filter(pl.col("library") == "profiler")
-    return found.select("thread", "start", "end", "name").collect()
-
-
-def sleeps(trace: Trace) -> pl.DataFrame:
-    """Return ``thread, start, end`` (ns), ``name``: calls of the operating system that wait."""
-    return _os_rows(trace, "wait")
 
 
 def off_cpu(trace: Trace) -> pl.DataFrame:
@@ -179,12 +166,7 @@ def off_cpu(trace: Trace) -> pl.DataFrame:
     length = pl.col("end") - pl.col("start")
     is_lock = (pl.col("name") != _OFF) & length.is_between(*_LOCK_NS)
     name = pl.when(is_lock).then(pl.lit(_LOCKED)).otherwise(pl.lit(_OFF))
-    return _os_rows(trace, "off_cpu").with_columns(name=name)
-
-
-def _os_rows(trace: Trace, group: str) -> pl.DataFrame:
-    found = trace["host"].filter(pl.col("library") == "os", pl.col("group") == group)
-    return found.select("thread", "start", "end", "name").collect()
+    return host_rows(trace, "os", pl.col("group") == "off_cpu").with_columns(name=name)
 
 
 def is_locked() -> pl.Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,17 +13,15 @@ from tracekit.analysis.idle_account._host_states import (
     QUEUED_NS,
     allocations,
     compilations,
+    host_rows,
     in_ranges,
     is_locked,
     loads,
-    messages,
     name_states,
     of_both,
     of_pairs,
     off_cpu,
     pairs_of,
-    profiling,
-    sleeps,
     step_states,
     threads_of,
     waited_before,
@@ -45,7 +44,7 @@ from tracekit.engine import chosen_windows, cut, with_steps
 from tracekit.model import Stretch
 
 if TYPE_CHECKING:
-    from tracekit.model import Trace
+    from tracekit.model import Frames, Trace
 
 CAUSES = {
     "input": "the host waited for input",
@@ -305,14 +304,19 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
     """Return kind of host activity -> ``thread, start, end`` (ns), ``name`` of each occurrence."""
+    whole = trace.limited_to(Stretch())
+    return whole.sums_of_parts([partial(_seen_of_threads, whole)])[0]
+
+
+def _seen_of_threads(trace: Trace) -> Frames:
     return {
-        "profiler": profiling(trace),
+        "profiler": host_rows(trace, "profiler"),
         "allocation": trace.once(allocations),
         "loading": loads(trace),
         "waiting": trace.once(waits),
-        "collective": messages(trace, is_collective=True),
-        "message": messages(trace, is_collective=False),
-        "sleep": sleeps(trace),
+        "collective": host_rows(trace, "mpi", pl.col("group") == "collective"),
+        "message": host_rows(trace, "mpi", pl.col("group") != "collective"),
+        "sleep": host_rows(trace, "os", pl.col("group") == "wait"),
         "off_cpu": off_cpu(trace),
     }
 

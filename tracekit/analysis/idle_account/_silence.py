@@ -82,6 +82,9 @@ def _silent(trace: Trace, waits: pl.DataFrame) -> pl.DataFrame:
     is_in = pl.col("end") <= pl.col("until")
     found = found.filter(_LENGTH >= _LONG_NS, pl.col("half") <= _LENGTH, is_in)
     for name in _OPEN:
-        lasting = trace[name].filter(_LENGTH >= _LONG_NS).select("start", "end").collect()
+        if found.is_empty():
+            break
+        is_near = pl.col("start") < found["end"].max(), pl.col("end") > found["start"].min()
+        lasting = trace[name].filter(_LENGTH >= _LONG_NS, *is_near).select("start", "end").collect()
         found = found.filter(~overlapping(found, lasting))
     return found
