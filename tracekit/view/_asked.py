@@ -76,8 +76,12 @@ class AskedRun(Run, Protocol):
 
     breakdown: Any
     diagnose: Any
-    require_memory: Any
-    within: Any
+
+    def require_memory(self, question: str) -> None:
+        """Raise an error if the question (command) needs more memory than the machine has free."""
+
+    def within(self, *, between: tuple[int, int]) -> Any:
+        """Return the part of the run in a time interval, ns, as `tracekit.Run.within`."""
 
     def export(
         self, path: Path, *, to: str = "", iterations: tuple[int, int] | None = None
