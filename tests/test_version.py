@@ -62,7 +62,7 @@ def test_a_shallow_clone_without_tags_has_one(git: Path, tmp_path: Path) -> None
 
 
 def test_a_tree_without_git_has_one(tmp_path: Path) -> None:
-    assert _version(tmp_path) == "0.1.0"
+    assert _version(tmp_path) == "0.2.0"
 
 
 def test_what_is_not_installed_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
