@@ -58,7 +58,7 @@ def test_a_tag_is_the_version(git: Path) -> None:
 def test_a_shallow_clone_without_tags_has_one(git: Path, tmp_path: Path) -> None:
     _git(git, "tag", "v1.2.3")
     _git(tmp_path, "clone", "--depth=1", "--no-tags", git.as_uri(), "shallow")
-    assert re.fullmatch(r"0\.1\.1\.dev1\+g[0-9a-f]+(\.d\d+)?", _version(tmp_path / "shallow"))
+    assert re.fullmatch(r"0\.2\.1\.dev1\+g[0-9a-f]+(\.d\d+)?", _version(tmp_path / "shallow"))
 
 
 def test_a_tree_without_git_has_one(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_counters_of_nics_agree_with_what_is_modelled(tmp_path: Path, lost: bool
         assert _by_nic(answer.rows, "modelled_bytes") == truth
         assert found.pop(PLANTED) == pytest.approx(-0.3 / 1.3, abs=1e-3)
         [said] = [text for text in answer.meta["warnings"] if "compared with nic_tx" in text]
-        assert "most on mlx5_5 of node1: -23.1%" in said
+        assert "most on mlx5_5 of node1: -23.1 %" in said
     assert max(map(abs, found.values())) <= (0.1 if lost else 1e-5)
 
 

@@ -306,7 +306,7 @@ def test_the_share_of_reports_that_answer_is_said(keeping) -> None:
     with pytest.raises(StoreError, match=r"lacks 1/ops/00000\.parquet, 3/"):
         tracekit.open("job", store=keeping.root)
     run = tracekit.open("job", store=keeping.root, on_missing="skip")
-    said = "2 of 4 reports answer (50.0%): rank1.sqlite, rank3.sqlite lack files or have damaged"
+    said = "2 of 4 reports answer (50.0 %): rank1.sqlite, rank3.sqlite lack files or have damaged"
     answer = run.breakdown.answer("device")
     assert [answer.rows["device"].to_list(), answer.rows["ops"].to_list()] == [
         [0, 1], [200] * 2
