@@ -313,10 +313,10 @@ def _measured(
 def outlier_ranks(by_rank: pl.DataFrame) -> list[dict[str, float | int]]:
     """Return the ranks whose GPU busy time is far from the median over all ranks.
 
-    Far is more than 1 % of the median, and more standard deviations, estimated by the median
-    absolute deviation, than any of so many normal values is beyond chance (Student's t): 9.9 of 5
-    ranks, 3.7 of 64. Needs 5 ranks or more. `by_rank` has ``rank`` and ``busy_ns``, one row per
-    rank.
+    Far is more than 1 % of the median, and more standard deviations (estimated by the median
+    absolute deviation) than normal values reach by chance. The limit follows from Student's t: it
+    is 9.9 standard deviations with 5 ranks, 3.7 with 64. With fewer than 5 ranks none is far.
+    `by_rank` has ``rank`` and ``busy_ns``, one row per rank.
 
     Returns
     -------
