@@ -1,11 +1,11 @@
-"""Measure the ingest of exports of many shapes: processor time by part, against SQLite's scan.
+"""Measure the ingest of exports of many shapes: time in all and by part, against SQLite's scan.
 
     python benchmarks/family.py --kernels 1000000 --seeds 0 1 2 3
 
 Exports are those that `generate_export.py` draws by these seeds. In each round SQLite scans an
 export (`sql_max.py`) and it is ingested, whole processes; a process of its own then tells the parts
-apart (`pipeline_steps.py`). Prints a table of seconds of processors, for each million of rows but
-in the first columns, and medians of the rounds. The page cache is warm, and loops are compiled.
+apart (`pipeline_steps.py`). Prints a table: rows, time and peak of the ingest, then CPU seconds a
+million rows, as medians of the rounds. The page cache is warm, and loops are compiled.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def measure(seed: int, kernels: int, rounds: int, place: Path) -> dict[str, Any]
         "seed": seed,
         "M rows": rows,
         "CPU s": median(each.cpu_s for each, _ in both),
-        "of sql_max": median(each.cpu_s / scan.cpu_s for each, scan in both),
+        "CPU / sql_max": median(each.cpu_s / scan.cpu_s for each, scan in both),
+        "wall s": median(each.wall_s for each, _ in both),
+        "wall / sql_max": median(each.wall_s / scan.wall_s for each, scan in both),
         "peak, MiB": max(each.peak_bytes for each, _ in both) / _BYTES,
         "a million rows": median(each.cpu_s for each, _ in both) / rows,
         **{part: taken / rows for part, taken in parts.items()},
