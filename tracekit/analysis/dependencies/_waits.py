@@ -17,7 +17,7 @@ from tracekit.analysis.dependencies._edges import (
     with_last_done,
 )
 from tracekit.analysis.idle_account import covered, merged, plain_name
-from tracekit.engine import host_marks
+from tracekit.engine import host_marks, latest
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._edges import Moments
@@ -582,13 +582,12 @@ def _elsewhere(trace: Trace, waits: pl.DataFrame) -> str:
 
     Only ranges between annotated steps count.
     """
-    gaps = _between(trace.read("iterations")).rename({"start": "since", "end": "until"})
+    gaps = _between(trace.read("iterations")).rename({"start": "time"})
     ranges = trace["ranges"].filter(pl.col("stage").ne_missing("IO"), pl.col("end") > 0).join(
         waits.lazy().select("thread").unique(), on="thread", how="semi"
     ).select("thread", "start", "end", "name").collect()  # fmt: skip
-    inside = ranges.sort("start").join_asof(
-        gaps.sort("since"), left_on="start", right_on="since", by="thread", check_sortedness=False
-    ).filter(pl.col("end") <= pl.col("until")).with_columns(plain_name(pl.col("name")))  # fmt: skip
+    until = gaps["end"].gather(latest(ranges, "start", gaps, ["thread"]))
+    inside = ranges.filter(ranges["end"] <= until).with_columns(plain_name(pl.col("name")))
     spans = waits.select("thread", "end", "loading", start=pl.col("end") - pl.col("length"))
     found = covered(spans, merged(inside, ["thread"]), ["thread"], "named")
     named, loading = found.select(
