@@ -373,7 +373,7 @@ class GroupTally:
                 self._used = int(done[USED])
                 return int(done[COUNTED])
             windows = self._lines.cut.begins.size
-            self._sums = extended(self._sums, _nothing(2 * self._sums.ops.size + windows))
+            self._sums = extended(self._sums, _nothing(4 * self._sums.ops.size + windows))
         return None
 
     def windows(self) -> pl.DataFrame:
