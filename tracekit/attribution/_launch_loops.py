@@ -71,7 +71,7 @@ def index_calls(keys: Keys, slots: Array) -> int:
 
 
 def look_up(wanted: Keys, keys: Keys, slots: Array, first: int, found: Array) -> int:
-    """Look up in a hash table the call of each op without one; return the number not found.
+    """Find the CUDA call that launched each op whose call is unknown; return how many remain so.
 
     Parameters
     ----------

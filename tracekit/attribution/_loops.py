@@ -246,7 +246,7 @@ def note_steps(
     rows
         The ranges.
     steps
-        Steps of each team.
+        Steps of each group of threads that train together.
     numbered
         Per name: whether the name contains a number. Other names are skipped.
     lowest, highest

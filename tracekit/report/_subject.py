@@ -49,7 +49,7 @@ class AskedRun(Run, Protocol):
 
 
 class Library(Protocol):
-    """Interface of the report to the library: comparisons, study tables, and names of runs."""
+    """What a report asks of `tracekit.Run` and `compare`: comparisons, study tables, run names."""
 
     version: str
 

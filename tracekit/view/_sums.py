@@ -327,7 +327,7 @@ def _way() -> list[pl.Expr]:
 
 
 def drawn_ranges(trace: Trace) -> pl.LazyFrame:
-    """Return the ranges to draw (of threads that drive steps), with lane keys and `DRAWN`."""
+    """Return the ranges to draw, of threads that launch training steps; columns as in `DRAWN`."""
     depth = pl.col("depth").fill_null(0)
     threads = step_detail.driving_threads(trace).lazy()
     return (

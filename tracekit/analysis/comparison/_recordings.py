@@ -80,9 +80,10 @@ def between(a: Floats, b: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def difference_error(a: Floats, b: Floats) -> tuple[Floats, Floats]:
-    """Return the variance of the difference of means of recordings, and its degrees of freedom.
+    """Return the variance of (mean of `b`'s recordings - mean of `a`'s), and degrees of freedom.
 
-    A side with a single recording is assumed to vary like the other side.
+    Rows are quantities, columns recordings. A side with a single recording is assumed to vary like
+    the other side.
     """
     several = a if a.shape[1] > 1 else b
     of_a, of_b = ((each if each.shape[1] > 1 else several).var(axis=1, ddof=1) for each in (a, b))

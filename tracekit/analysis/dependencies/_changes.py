@@ -52,7 +52,7 @@ class Bucket:
         return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
-        """Return false for all edges: `made` makes a new dependency graph instead."""
+        """Return an expression that is false for all edges: `made` builds a new graph instead."""
         return pl.lit(value=False)
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same

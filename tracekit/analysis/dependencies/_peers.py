@@ -48,7 +48,7 @@ class Alike:
     usual: str
 
     def touches(self) -> pl.Expr:
-        """Select edges of the selected work whose length differs from that on other ranks."""
+        """Return an expression: true for edges whose length would change to that on other ranks."""
         return self.own & (pl.col("weight") >= 0) & (pl.col(self.usual) != pl.col("weight"))
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
