@@ -180,8 +180,8 @@ def _jobs(every: dict[tuple[int, int], list[tuple[int, int | None]]]) -> dict[in
 
 
 def _ends(ops: list[Op], steps: Steps) -> dict[tuple[int | None, int], int]:
-    """When the last op of each step of a job ends, on any device."""
-    ends: dict[tuple[int | None, int], int] = {}
+    """When the last op of each step of a job ends, on any device; input counts where it is all."""
+    ends: dict[tuple[int | None, int], tuple[bool, int]] = {}
     every = _begins(ops, steps)
     jobs = _jobs(every)
     for op in ops:
@@ -194,8 +194,8 @@ def _ends(ops: list[Op], steps: Steps) -> dict[tuple[int | None, int], int]:
             iteration = begins[place][1] if begins[place][0] <= op.start < after else None
         if iteration is not None:
             step = jobs[op.process], iteration
-            ends[step] = max(ends.get(step, -10_000), op.end)
-    return ends
+            ends[step] = max(ends.get(step, (False, -10_000)), (op.stage != "IO", op.end))
+    return {step: end for step, (_, end) in ends.items()}
 
 
 def _by_iteration(ops: list[Op], steps: Steps) -> list[Window]:

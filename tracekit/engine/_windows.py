@@ -5,7 +5,7 @@ Each device has separate windows. A window is [start, end) on the GPU's time lin
 A step ends on a device where the next one begins there. The last step has no next one, and the
 device's own last op may be too early an end: other devices may go on, such as a GPU that updates
 the weights while the GPUs it serves wait. So the last step ends with the last op of that step on
-any device of its job.
+any device of its job, input for a later step excluded.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def with_step_ends(
 ) -> pl.DataFrame:
     """End the last step of each device when the job's last step ends; later time is in no step.
 
-    Evaluation (stage ``ME``) is not part of a step here. Ops without a known launch belong to the
-    step in which they start.
+    Evaluation (stage ``ME``) is not part of a step here, nor is input (``IO``) after a step's other
+    work: it is for a later step. Ops without a known launch belong to the step in which they start.
 
     Parameters
     ----------
@@ -93,13 +93,15 @@ def _ends(
     inside = (pl.col("start") >= pl.col("begin")) & (
         pl.col("next").is_null() | (pl.col("start") < pl.col("next"))
     )
+    columns = *_OWNER, "iteration", "end", (pl.col("stage") != "IO").alias("is_work")
     ops = pl.concat(
         [
-            some.filter(pl.col("stage") != "ME").select("process", "device", "iteration", "end")
+            some.filter(pl.col("stage") != "ME").select(columns)
             for some in (launched, lone.filter(inside))
         ]
     )
-    on_device = ops.group_by(*_OWNER, "iteration").agg(own=pl.col("end").max())
+    of_work = pl.col("end").filter("is_work").max()
+    on_device = ops.group_by(*_OWNER, "iteration").agg(own=of_work, fed=pl.col("end").max())
     # A job has one process on a GPU: those that share one are jobs of their own.
     shared = last.filter(pl.col("process").n_unique().over("device") > 1)["process"]
     job = pl.when(pl.col("process").is_in(shared.unique().implode())).then("process")
@@ -110,9 +112,10 @@ def _ends(
         clocks, on="process", how="left"
     )
     of_job = whose.group_by("job", "iteration").agg(
-        ended=pl.col("own").max(), is_open=pl.col("clock").n_unique() > 1
+        ended=pl.coalesce(pl.col("own").max(), pl.col("fed").max()),
+        is_open=pl.col("clock").n_unique() > 1,
     )
-    ended = pl.when("is_open").then("own").otherwise("ended")
+    ended = pl.when("is_open").then(pl.coalesce("own", "fed")).otherwise("ended")
     return found.join(of_job, on=["job", "iteration"], how="left", nulls_equal=True).select(
         *_OWNER, "iteration", ended.alias("ended"), "is_open"
     )

@@ -277,7 +277,6 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
         "steps_ns": int(lengths.sum()),
         "step_p50_ns": int(lengths.quantile(0.5, "nearest") or 0),
         "sum_over": f"{count(job.bounds.height, 'step')} of {job.gpus}",
-        **_input_ahead(job),
         **job.left_out,
         "unexplained_share": share,
         "contradicted": job.found.contradicted,
@@ -287,18 +286,6 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
         "shares": "share: path_ns / steps_ns, the length of these steps",
         **({"warnings": warnings} if warnings else {}),
     }
-
-
-def _input_ahead(job: Job) -> dict[str, int]:
-    """Return ``input_ahead_ns``: how long input for no recorded step runs on after the last step.
-
-    Other commands count it as part of that step. Empty if it does not run on.
-    """
-    last = job.marks.filter("is_last").select("iteration").join(job.bounds, on="iteration")
-    fed = job.trace["ops"].filter(pl.col("stage") == "IO").select("iteration", until="end")
-    after = fed.join(last.lazy(), on="iteration").select((pl.col("until") - pl.col("end")).max())
-    length = after.collect().item() or 0
-    return {"input_ahead_ns": length} if length > 0 else {}
 
 
 def _beside_work(job: Job, host: pl.DataFrame, busy: pl.DataFrame) -> tuple[int, bool]:
@@ -355,9 +342,6 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
 
 
 note("steps_ns")(lambda value: [f"these steps: {time_text(value)}"])
-note("input_ahead_ns")(
-    lambda value: [f"input that runs on after the last step: {time_text(value)}, in no step here"]
-)
 note("host_or_wait_ns")(lambda value: [f"host, or waiting for the GPU: {time_text(value)}"])
 note("input_beside_ns")(lambda value: [f"input, beside work of GPUs: {time_text(value)}"])
 note("contradicted")(

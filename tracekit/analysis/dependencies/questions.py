@@ -49,8 +49,6 @@ _PATH_WRITES = Json(
         "steps_ns": "count: Length of the steps, added up.",
         "step_p50_ns": "count: Median length of a step.",
         **keys("sum_over", "skip", "cold?"),
-        "input_ahead_ns?": "count: How long input that the last step copies ahead runs on after "
-        "it; other commands count it as part of that step.",
         "unexplained_share": "share or null: Share of the steps that is unexplained.",
         "contradicted": "count: Number of dependencies that were left out because they run "
         "against time.",
