@@ -489,6 +489,24 @@ def test_a_gpu_on_which_two_processes_run_steps_at_once_is_told(
 
 
 @pytest.mark.parametrize(
+    ("device", "length", "told"), [(1, 90, True), (1, 1, False), (0, 90, False)]
+)
+def test_a_gpu_without_steps_is_told(device: int, length: int, *, told: bool) -> None:
+    builder = TraceBuilder()
+    for step in range(4):
+        at = 1000 * step
+        builder.range(at, at + 400, f"step {step}")
+        builder.op("f", at + 10, start=at + 20, end=at + 120)
+        builder.op("g", at + 500, start=at + 510, end=at + 510 + length, device=device)
+    said = [text for text in builder.attributed().warnings if "this GPU out" in text]
+    assert (
+        said
+        == ["no work of device 1 (0.000 ms) is in a step: tables of steps leave this GPU out"]
+        * told
+    )
+
+
+@pytest.mark.parametrize(
     ("numbers", "told"),
     [
         ([0, 1, 2, 3, 4, 5], []),

@@ -352,6 +352,8 @@ def _beside_others(counted: pl.DataFrame) -> pl.DataFrame:
 _UPDATED = 0.5
 """Largest share of steps with an update at which the others may be parts of a step: skipped updates
 of mixed precision are fewer."""
+_STEPLESS = 0.01
+"""Least share of the GPU work of a recording on a GPU without steps that gives a warning."""
 _UNMARKED = 0.1
 """Least share of backward ops, outside and inside of marked steps, from which unmarked steps are
 assumed between the marked ones."""
@@ -429,35 +431,43 @@ class Opening:
         return found.filter("torn")["process"]
 
 
-class Shared:
-    """Finds GPUs on which several processes run steps in the same period."""
+class OfDevices:
+    """Finds GPUs on which several processes run steps in the same period, or none does."""
 
-    def __init__(self, with_work: pl.Series) -> None:
-        self._may_be = with_work.len() > 1
-        self._spans: list[pl.DataFrame] = []
+    def __init__(self) -> None:
+        self._parts: list[pl.DataFrame] = []
 
     def add(self, ops: pl.DataFrame) -> None:
         """Note when each process has work of its steps on each GPU, from a chunk of ops."""
-        if self._may_be:
-            owner = ops.drop_nulls("iteration").group_by("device", "process")
-            self._spans.append(owner.agg(pl.min("start"), pl.max("end")))
+        in_step, length = pl.col("iteration").is_not_null(), pl.col("end") - pl.col("start")
+        edges = pl.col("start").filter(in_step).min(), pl.col("end").filter(in_step).max()
+        self._parts.append(ops.group_by("device", "process").agg(*edges, ns=length.sum()))
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
-        """Yield warnings on GPUs on which several processes run steps at once.
+        """Yield warnings on GPUs on which several processes run steps at once, and without steps.
 
-        Tables of steps show such a GPU once for each process, with the work of the others as idle
-        time.
+        Tables of steps show the former once for each process, with the work of the others as idle
+        time, and leave out the latter.
         """
-        if not self._spans:
+        if not self._parts:
             return
-        owner = pl.concat(self._spans).group_by("device", "process")
-        spans = owner.agg(pl.min("start"), pl.max("end")).sort("device", "start")
+        owner = pl.concat(self._parts).group_by("device", "process")
+        spans = owner.agg(pl.min("start"), pl.max("end"), pl.sum("ns")).sort("device", "start")
         meets = pl.col("start") < pl.col("end").cum_max().shift().over("device")
         for device, other in spans.filter(meets).group_by("device").len().sort("device").rows():
             yield (
                 f"{other + 1} processes run steps on device {device} in the same period: in tables "
                 "of steps each counts as a separate GPU, on which the work of the others is idle "
                 "time; findings add up their steps"
+            )
+        of_device = spans.group_by("device").agg(pl.sum("ns"), begun=pl.max("start"))
+        has_steps = pl.col("begun").count() > 0
+        is_much = pl.col("ns") >= _STEPLESS * pl.sum("ns")
+        without = of_device.filter(has_steps, pl.col("begun").is_null(), is_much).sort("device")
+        for device, length in without.select("device", "ns").rows():
+            yield (
+                f"no work of device {device} ({length / 1e6:,.3f} ms) is in a step: tables of "
+                "steps leave this GPU out"
             )
 
 

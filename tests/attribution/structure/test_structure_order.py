@@ -185,6 +185,20 @@ class TestNothing:
         assert structure.step.tolist() == [n for n in range(12) for _ in range(6)]
         assert structure.reading is None
 
+    def test_gpus_that_one_thread_drives_share_its_steps(self) -> None:
+        """A solver on one GPU and then on two, so that half of the first one's launches repeat."""
+        program = Program().run("m:memset/- m:sweep/- m:d2h/- m:d2d/- m:d2d/-", 60)
+        for _ in range(60):
+            program.run("m:h2d/- m:h2d/-", device=1, pause=100)
+            program.run("m:memset/- m:sweep/-").run("m:memset/- m:sweep/-", device=1)
+            program.run("m:d2h@8/- m:h2d/- m:h2d/- b:other/-").run("m:d2h/-", device=1)
+        structure = found(program)
+        known = program.work().thread == ord("m")
+        assert (structure.method, structure.steps.height) == ("none", 60)
+        shared = [n for n in range(60) for _ in range(10)]
+        assert structure.step[known].tolist() == [-1] * 300 + shared
+        assert (structure.step[~known] == -1).all()
+
     def test_of_a_recording_within_one_pass_steps_may_be_layers(self) -> None:
         layer = " ".join(f"m:{'gemm' if n % 3 else 'relu'}_{n}/-" for n in range(12))
         routed = found(Program().run(f"m:label/- {layer}", 20))  # experts, by indices of the host

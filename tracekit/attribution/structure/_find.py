@@ -205,6 +205,9 @@ def _joined(
     steps = table_of(step, work.launch, leader.whole)
     for number in same[1:]:
         step[rows[number]] = _numbered(results[number].step, work.launch[rows[number]], steps)
+    # What else these threads launch within a step, on any GPU, is part of it.
+    drives = np.isin(work.thread, work.thread[step >= 0])
+    _surrounded(work, step, drives & (step == NOTHING))
     steps = table_of(step, work.launch, leader.whole)
     joined = [results[number] for number in same]
     by_device = [(int(devices[n]), results[n]) for n in order]
@@ -288,7 +291,7 @@ def tell_rest(lane: Lane, result: DeviceStages) -> tuple[Array, Array, tuple[Ass
     stage[exchange & (stage != ME)] = WU
     brought = _pipelines(lane, result.core, exchange, stage)
     _without_call(lane, stage)
-    _surrounded(lane, step)
+    _surrounded(lane.work, step, step == NOTHING)
     return stage, step, brought
 
 
@@ -366,19 +369,22 @@ def _without_call(lane: Lane, stage: Array) -> None:
     stage[free] = usual[stream[free]]
 
 
-def _surrounded(lane: Lane, step: Array) -> None:
-    """Give each op without a step the step between whose first and last launch it is launched."""
+def _surrounded(work: Work, step: Array, free: Array) -> None:
+    """Give each op in the mask `free` the step between whose first and last launch it is launched.
+
+    An op that is launched between two steps keeps none.
+    """
     in_steps = np.flatnonzero(step >= 0)
     if not in_steps.size:
         return
-    launch = lane.work.launch
+    launch = work.launch
     numbers, first = np.unique(step[in_steps], return_index=True)
     last = in_steps.size - 1 - np.unique(step[in_steps][::-1], return_index=True)[1]
     begin, end = launch[in_steps[first]], launch[in_steps[last]]
-    free = np.flatnonzero(step < 0)
-    place = np.searchsorted(begin, launch[free], "right") - 1
-    inside = (place >= 0) & (launch[free] <= end[place])
-    step[free[inside]] = numbers[place[inside]]
+    rows = np.flatnonzero(free)
+    place = np.searchsorted(begin, launch[rows], "right") - 1
+    inside = (place >= 0) & (launch[rows] <= end[place])
+    step[rows[inside]] = numbers[place[inside]]
 
 
 def recomputed(lane: Lane, stage: Array) -> Array:
