@@ -442,9 +442,7 @@ def test_iterations_that_not_all_processes_have_are_left_out() -> None:
     })  # fmt: skip
     found = compare(cut, both)
     assert (found.meta["a_iterations"], found.meta["b_iterations"]) == (5, 6)
-    assert found.meta["notes"][:1] == [
-        "1 iterations of A are left out, which not all its processes have"
-    ]
+    assert found.meta["notes"][:1] == ["left out, as not all processes of A have them: 1 iteration"]
     assert found.table["a_ns"].to_list()[:2] == [500, 20]
     assert found.table["a_outside_steps_ns"].to_list()[:2] == [500, 20]
 

@@ -117,7 +117,7 @@ class TestDegrees:
             "partly", "known of 50.0 % of GPU busy time",
         )  # fmt: skip
         assert rows[None, "launching calls"][:2] == ("partly", "known of 50.0 % of the ops")
-        assert rows["breakdown", "time by iteration"] == ("yes", "1 iterations", None)
+        assert rows["breakdown", "time by iteration"] == ("yes", "1 iteration", None)
 
     @pytest.mark.parametrize(
         ("known", "said"),

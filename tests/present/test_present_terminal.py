@@ -202,7 +202,7 @@ def test_of_ranges_busy_time_stays_where_little_fits() -> None:
 
 
 def test_what_a_first_line_is_about_stays_where_little_fits() -> None:
-    """80 columns had no time of operators, and no number of the calls that come most often."""
+    """80 columns had no time of operators, of gaps, and no number of the most frequent calls."""
     times = {f"{name}_ns": [1_000_000] for name in ("kernel", "min", "median", "max", "headroom")}
     of_names = {"tensor_core_ns": [1_000_000], "tensor_core_unknown_ns": [1_000_000]}
     rates = {"flops": [1e12], "bytes": [1e9], "flops_per_byte": [1e3], "achieved_flops_s": [1e12]}
@@ -211,7 +211,14 @@ def test_what_a_first_line_is_about_stays_where_little_fits() -> None:
     names = "participants", "ranks", "count", "algorithm_bandwidth_gb_s", "bus_bandwidth_gb_s"
     calls = {"bytes": [2**20], "duration_p50_ns": [1_000], "wait_ns": [1], "evidence": ["measured"]}
     collectives = {"collective": ["all_reduce"], **{name: [8] for name in names}, **calls}
-    for rows, width, name in ((roofline, 80, "kernel"), (collectives, 60, "count")):
+    gaps = {"gaps": [5_918], "idle_ns": [134_660_000], "step_ns": [33_300], "share": [0.24]}
+    causes = {"cause": ["between_steps"], "rests_on": ["API calls, waits"], **gaps}
+    idle = {**causes, "window_share": [0.013]}
+    for rows, width, name in (
+        (roofline, 80, "kernel"),
+        (collectives, 60, "count"),
+        (idle, 70, "idle"),
+    ):
         found = terminal(pl.DataFrame(rows), {}, width=width)
         assert name in lines(found)[0].split() + lines(found)[1].split()
 

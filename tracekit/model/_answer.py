@@ -436,8 +436,13 @@ _SPARE = (
     "dependencies", "segments", "slack_p50_ns",
     "chance_share", "late_ns", "last", "outside_steps_ns", "flops", "recomputed_flops", "unknown",
     "bound_ns", "tensor_core_unknown_ns", "headroom_ns", "flops_per_byte", "achieved_flops_s",
-    "achieved_gb_s", "tensor_core_ns", "algorithm_bandwidth_gb_s", "ranks", "kernel_ns",
+    "achieved_gb_s", "tensor_core_ns", "algorithm_bandwidth_gb_s", "ranks", "bytes", "kernel_ns",
 )  # fmt: skip
+_NEEDS = {
+    "busy_ns": {"exposed_ns", "total_ns"},
+    "idle_ns": {"busy_ns", "window_ns"},
+    "bytes": {"kernel_ns"},
+}
 _ESSENTIAL = (
     "verdict", "delta_ns", "step_ns", "time_ns", "speedup", "efficiency", "overhead_percent",
     "count", "images_per_s", "bus_bandwidth_gb_s", "utilisation", "share", "exposed_ns", "busy_ns",
@@ -460,7 +465,7 @@ TRAITS: Mapping[str, Traits] = {
     **{
         name: Traits(
             spare=place,
-            needs=frozenset({"exposed_ns", "total_ns"} if name == "busy_ns" else ()),
+            needs=frozenset(_NEEDS.get(name, ())),
             essential=name in _ESSENTIAL,
             wraps=name == "basis",
             names=name.rpartition("_")[2] in _NAMES,

@@ -378,7 +378,7 @@ def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) 
 
 def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
     return [
-        f"{lost} iterations of {name} are left out, which not all its processes have"
+        f"left out, as not all processes of {name} have them: {count(lost, 'iteration')}"
         for name, run in zip(names, measured, strict=True)
         if (lost := run.counted.left_out)
     ]

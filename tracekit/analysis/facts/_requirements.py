@@ -15,6 +15,7 @@ from tracekit.analysis.facts._verdicts import Number, is_pipeline, summarise
 from tracekit.engine import Work, has_ops, on_host
 from tracekit.errors import MissingDataError, TracekitError
 from tracekit.model import Trace, with_clocks
+from tracekit.support.wording import count
 
 Degree = Literal["no", "none", "partly", "yes"]
 """Whether a run has a kind of data: not recorded, recorded but none ran, in part, or all of it."""
@@ -147,7 +148,7 @@ def _stages(facts: Facts) -> Evidence:
 
 def _iterations(facts: Facts) -> Evidence:
     number = int(facts.numbers["iterations"] or 0)
-    return Evidence("yes" if number else "no", f"{number} iterations")
+    return Evidence("yes" if number else "no", count(number, "iteration"))
 
 
 def _gpus(facts: Facts) -> Evidence:
