@@ -385,42 +385,30 @@ def _plain_number(text: str, value: str) -> float:
 
 @dataclass(frozen=True)
 class Traits:
-    """How tables display a column: heading, wrapping, rounding, and when to leave it out.
-
-    Parameters
-    ----------
-    label
-        Heading displayed in place of the column's name.
-    spare
-        Order in which columns are left out of a table that is too wide: the lowest number first.
-        Columns with None follow, from the right.
-    needs
-        Columns with about the same information: `spare` applies only if the table has one of them.
-    essential
-        Whether it is left out last, even after other columns with None in `spare`, as the table is
-        useless without it.
-    prose
-        Whether it contains sentences, which are wrapped and not cut.
-    wraps
-        Whether its texts, shorter than sentences, are wrapped rather than cut.
-    names
-        Whether its integers are identifiers (such as ranks), shown without thousands separators.
-    kernel_beside
-        If a table has one of these columns (this column may be among them), the texts of this
-        column are kernel names.
-    exact
-        Whether its sizes in bytes are shown unrounded, each cell in its own unit.
-    """
+    """How tables display a column: heading, wrapping, rounding, and when to leave it out."""
 
     label: str | None = None
+    """Heading displayed in place of the column's name."""
     spare: int | None = None
+    """Order in which columns are left out of a table that is too wide: the lowest number first.
+    Columns with None follow, from the right."""
     needs: frozenset[str] = frozenset()
+    """Columns with about the same information: `spare` applies only if the table has one of
+    them."""
     essential: bool = False
+    """Whether it is left out last, even after other columns with None in `spare`, as the table is
+    useless without it."""
     prose: bool = False
+    """Whether it contains sentences, which are wrapped and not cut."""
     wraps: bool = False
+    """Whether its texts, shorter than sentences, are wrapped rather than cut."""
     names: bool = False
+    """Whether its integers are identifiers (such as ranks), shown without thousands separators."""
     kernel_beside: frozenset[str] = frozenset()
+    """If a table has one of these columns (this column may be among them), the texts of this column
+    are kernel names."""
     exact: bool = False
+    """Whether its sizes in bytes are shown unrounded, each cell in its own unit."""
 
 
 _SPARE = (

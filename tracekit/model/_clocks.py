@@ -40,46 +40,32 @@ Place = tuple[str | None, Collection[str]]
 
 @dataclass(frozen=True)
 class Clock:
-    """Correction of the times in one trace file (offset and drift), and how it was found.
-
-    Parameters
-    ----------
-    name
-        Name of the corrected clock: times of files with the same name can be compared.
-    offset
-        Offset to add to each time, ns.
-    drift
-        Further correction per ns after `since`, as a fraction.
-    since
-        Time in the file at which the drift is zero, ns.
-    source
-        How the correction was found: ``session_start``, ``collectives``, ``messages`` or ``given``;
-        None for a file whose clock is not aligned with any other.
-    calls
-        Number of calls that were matched with calls in the file that this one was aligned with or
-        checked against.
-    residual
-        5th and 95th percentile of the time differences that remain between the ends of matched
-        calls after the correction, ns.
-    reason
-        Sentence: how the correction was found, or why there is none.
-    steps
-        Jumps of the file's clock: pairs of the file's time at a jump and the further offset to add
-        from then on, ns.
-    bound
-        Largest possible error of the corrected times, ns; None where no bound is known.
-    """
+    """Correction of the times in one trace file (offset and drift), and how it was found."""
 
     name: str
+    """Name of the corrected clock: times of files with the same name can be compared."""
     offset: int = 0
+    """Offset to add to each time, ns."""
     drift: float = 0.0
+    """Further correction per ns after `since`, as a fraction."""
     since: int = 0
+    """Time in the file at which the drift is zero, ns."""
     source: str | None = None
+    """How the correction was found: ``session_start``, ``collectives``, ``messages`` or ``given``;
+    None for a file whose clock is not aligned with any other."""
     calls: int = 0
+    """Number of calls that were matched with calls in the file that this one was aligned with or
+    checked against."""
     residual: tuple[int, int] | None = None
+    """5th and 95th percentile of the time differences that remain between the ends of matched calls
+    after the correction, ns."""
     reason: str | None = None
+    """Sentence: how the correction was found, or why there is none."""
     steps: tuple[tuple[int, int], ...] = ()
+    """Jumps of the file's clock: pairs of the file's time at a jump and the further offset to add
+    from then on, ns."""
     bound: int | None = None
+    """Largest possible error of the corrected times, ns; None where no bound is known."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any], index: int) -> Clock:

@@ -28,24 +28,17 @@ _FIRST, _LAST = 8, 24
 
 
 class PathNodes(NamedTuple):
-    """Tree of paths as arrays, for compiled loops.
-
-    Parameters
-    ----------
-    slots
-        Hash table from path to its number, at most half full; -1 marks a free slot.
-    parent, label, depth
-        For each path: the id of its parent path (-1 for a root), the id of its label (the name of
-        the innermost range), and its number of ancestors.
-    total
-        Array of one element: the number of paths.
-    """
+    """Tree of paths as arrays, for compiled loops."""
 
     slots: Array
+    """Hash table from path to its number, at most half full; -1 marks a free slot."""
     parent: Array
     label: Array
     depth: Array
+    """For each path: the id of its parent path (-1 for a root), the id of its label (the name of
+    the innermost range), and its number of ancestors."""
     total: Array
+    """Array of one element: the number of paths."""
 
 
 @inner

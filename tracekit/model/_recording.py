@@ -15,18 +15,12 @@ from tracekit.model._trace import Trace
 
 @dataclass(frozen=True)
 class Maker:
-    """Recipe that computes a canonical column from columns that a trace reader stored.
-
-    Parameters
-    ----------
-    needs
-        Names of the stored columns that `make` reads.
-    make
-        Function of a frame with these columns that returns the canonical column.
-    """
+    """Recipe that computes a canonical column from columns that a trace reader stored."""
 
     needs: tuple[str, ...]
+    """Names of the stored columns that `make` reads."""
     make: Callable[[pl.DataFrame], pl.Series | pl.Expr]
+    """Function of a frame with these columns that returns the canonical column."""
 
 
 class Rows(Protocol):
@@ -151,32 +145,23 @@ KEYS = {"ops": "op", "calls": "call", "ranges": "range"}
 
 @dataclass(frozen=True)
 class Recording:
-    """Canonical tables of one trace file as read, before ops get stages, ranges and iterations.
-
-    Parameters
-    ----------
-    tables
-        The small canonical tables, by name: all but those in `KEYS`, ``paths`` and ``iterations``.
-    streams
-        The large tables: name -> stream.
-    warnings
-        Warnings about the file for users, one sentence each.
-    passing
-        Further tables that may be large, and are stored almost unchanged: name -> function that
-        yields their rows in batches, and may be called repeatedly.
-    labels
-        Labels that the program gave its run through NVTX: name -> value.
-    late
-        Function that returns further warnings; call it after the tables in `passing` have been
-        read.
-    """
+    """Canonical tables of one trace file as read, before ops get stages, ranges and iterations."""
 
     tables: Mapping[str, pl.DataFrame]
+    """The small canonical tables, by name: all but those in `KEYS`, ``paths`` and
+    ``iterations``."""
     streams: Mapping[str, Stream]
+    """The large tables: name -> stream."""
     warnings: tuple[str, ...] = ()
+    """Warnings about the file for users, one sentence each."""
     passing: Mapping[str, Callable[[], Iterator[pl.DataFrame]]] = field(default_factory=dict)
+    """Further tables that may be large, and are stored almost unchanged: name -> function that
+    yields their rows in batches, and may be called repeatedly."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the program gave its run through NVTX: name -> value."""
     late: Callable[[], tuple[str, ...]] = tuple
+    """Function that returns further warnings; call it after the tables in `passing` have been
+    read."""
 
     def __post_init__(self) -> None:
         conformed = {name: TABLES[name].conform(frame) for name, frame in self.tables.items()}

@@ -45,19 +45,13 @@ _LATER = (
 
 @dataclass(frozen=True)
 class Stretch:
-    """Part of a run (time span or steps) that an analysis is limited to; empty for the whole run.
-
-    Parameters
-    ----------
-    between
-        Start and end, ns since the start of the recording; the end is excluded. None if not limited
-        by time.
-    iterations
-        First and last step, both included. None if not limited by steps.
-    """
+    """Part of a run (time span or steps) that an analysis is limited to; empty for the whole."""
 
     between: tuple[int, int] | None = None
+    """Start and end, ns since the start of the recording; the end is excluded. None if not limited
+    by time."""
     iterations: tuple[int, int] | None = None
+    """First and last step, both included. None if not limited by steps."""
 
     @property
     def is_all(self) -> bool:
@@ -101,28 +95,20 @@ def _one_by_one(work: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
 
 @dataclass(frozen=True)
 class Trace:
-    """Canonical tables of a run, with warnings from ingest.
-
-    Parameters
-    ----------
-    tables
-        Lazy frames: name -> table. Every canonical table is there, empty if nothing was recorded.
-    warnings
-        Warnings about the run for users, one sentence each.
-    stretch
-        Part of the run that analyses are limited to. The tables always have the whole run, since
-        the state at the start of this part depends on earlier events.
-    spread
-        Function that calls functions on parts of the run, in processes or, by default, one by one.
-    keeper
-        Cache for the results of `spread`; None for no cache.
-    """
+    """Canonical tables of a run, with warnings from ingest."""
 
     tables: Mapping[str, pl.LazyFrame]
+    """Lazy frames: name -> table. Every canonical table is there, empty if nothing was recorded."""
     warnings: tuple[str, ...] = field(default=())
+    """Warnings about the run for users, one sentence each."""
     stretch: Stretch = Stretch()
+    """Part of the run that analyses are limited to. The tables always have the whole run, since the
+    state at the start of this part depends on earlier events."""
     spread: Spread = field(default=_one_by_one, repr=False, compare=False)
+    """Function that calls functions on parts of the run, in processes or, by default, one by
+    one."""
     keeper: Keeper | None = field(default=None, repr=False, compare=False)
+    """Cache for the results of `spread`; None for no cache."""
     _known: dict[Callable[[Trace], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -32,23 +32,17 @@ DIRECTION = pl.Enum([direction for direction, _ in COPY_KINDS.values()])
 
 @dataclass(frozen=True)
 class Copies:
-    """Decoder of memory copies, for recorders that write CUPTI's codes.
-
-    Parameters
-    ----------
-    host_memory, device_memory, managed_memory
-        Codes of memory on the host (pageable, pinned), memory on a GPU, and managed memory.
-    here, source, target
-        Names of the columns with the GPU that ran a copy, its source GPU and its target GPU; the
-        last two are null where the copy does not name them.
-    """
+    """Decoder of memory copies, for recorders that write CUPTI's codes."""
 
     host_memory: tuple[int, ...]
     device_memory: tuple[int, ...]
     managed_memory: tuple[int, ...] = ()
+    """Codes of memory on the host (pageable, pinned), memory on a GPU, and managed memory."""
     here: str = "device"
     source: str = "src_device"
     target: str = "dst_device"
+    """Names of the columns with the GPU that ran a copy, its source GPU and its target GPU; the
+    last two are null where the copy does not name them."""
 
     def directed(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Decode the codes ``copyKind, srcKind, dstKind`` of copies.

@@ -18,27 +18,18 @@ from tracekit.support.spool import Workspace
 
 @dataclass(frozen=True)
 class Opening:
-    """A request to read a trace: its path, and everything else that a format's reader needs.
-
-    Parameters
-    ----------
-    path
-        The file, or the folder of a columnar export.
-    workspace
-        Folder and memory budget for its tables.
-    progress
-        Callback that receives progress.
-    nsys
-        The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH.
-    captures
-        Further traces, recorded during the capture of the CUDA graphs that this trace replays.
-    """
+    """A request to read a trace: its path, and everything else that a format's reader needs."""
 
     path: Path
+    """The file, or the folder of a columnar export."""
     workspace: Workspace
+    """Folder and memory budget for its tables."""
     progress: Progress
+    """Callback that receives progress."""
     nsys: str | None = None
+    """The nsys program that exports reports; None: ``TRACEKIT_NSYS``, else the one on PATH."""
     captures: Sequence[Path] = ()
+    """Further traces, recorded during the capture of the CUDA graphs that this trace replays."""
 
     @cached_property
     def sqlite(self) -> SqliteFile:
@@ -49,21 +40,14 @@ class Opening:
 
 @dataclass(frozen=True)
 class Format:
-    """An input format: its name, the test that recognises it, and its reader.
-
-    Parameters
-    ----------
-    name
-        Name of the format in messages and docs.
-    begins
-        Function: whether an existing file or folder begins like this format.
-    read
-        Reader; it returns None if the content is something else, such as another database.
-    """
+    """An input format: its name, the test that recognises it, and its reader."""
 
     name: str
+    """Name of the format in messages and docs."""
     begins: Callable[[Path], bool]
+    """Function: whether an existing file or folder begins like this format."""
     read: Callable[[Opening], Recording | None]
+    """Reader; it returns None if the content is something else, such as another database."""
 
 
 def _is_sqlite(path: Path) -> bool:

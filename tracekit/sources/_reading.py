@@ -12,19 +12,12 @@ bits."""
 
 @dataclass(frozen=True)
 class Where:
-    """A condition for reading rows: on a text column, or that a value occurs for the first time.
-
-    Parameters
-    ----------
-    column
-        Name of an existing column.
-    how
-        ``is``: the column's text is one of `texts`; ``starts``, ``ends``: it starts or ends with
-        one of `texts`; ``first``: the row is the first of all rows with the same value.
-    texts
-        Constants of this program, never text from a file.
-    """
+    """A condition for reading rows: on a text column, or that a value occurs for the first time."""
 
     column: str
+    """Name of an existing column."""
     how: Literal["is", "starts", "ends", "first"]
+    """``is``: the column's text is one of `texts`; ``starts``, ``ends``: it starts or ends with one
+    of `texts`; ``first``: the row is the first of all rows with the same value."""
     texts: tuple[str, ...] = ()
+    """Constants of this program, never text from a file."""

@@ -17,27 +17,18 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault in a store.
-
-    Parameters
-    ----------
-    what
-        Faulty object: ``store``, ``catalogue``, ``run``, or ``folder`` (a leftover).
-    name
-        File, run name or folder that is faulty.
-    fault
-        Description of the fault.
-    mended
-        Whether the fault has been repaired.
-    todo
-        Instruction for the user; None if it is repaired.
-    """
+    """A fault in a store."""
 
     what: str
+    """Faulty object: ``store``, ``catalogue``, ``run``, or ``folder`` (a leftover)."""
     name: str
+    """File, run name or folder that is faulty."""
     fault: str
+    """Description of the fault."""
     mended: bool
+    """Whether the fault has been repaired."""
     todo: str | None
+    """Instruction for the user; None if it is repaired."""
 
 
 def whole_reports(folder: Path, reports: int) -> list[int]:

@@ -70,25 +70,17 @@ class Job(ABC):
 
 @dataclass(frozen=True)
 class ReportJob(Job):
-    """Job that reads one trace file and writes its tables (a "report" of the run).
-
-    Parameters
-    ----------
-    number
-        Index of the file in the run.
-    path
-        File to read.
-    folder
-        Folder for the tables. Each attempt creates a separate folder inside, so that an attempt
-        that is still running, though given up as lost, cannot disturb the next one.
-    options
-        Options for making the tables.
-    """
+    """Job that reads one trace file and writes its tables (a "report" of the run)."""
 
     number: int
+    """Index of the file in the run."""
     path: Path
+    """File to read."""
     folder: Path
+    """Folder for the tables. Each attempt creates a separate folder inside, so that an attempt that
+    is still running, though given up as lost, cannot disturb the next one."""
     options: ReportOptions
+    """Options for making the tables."""
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -142,21 +134,14 @@ class ReportJob(Job):
 
 @dataclass(frozen=True)
 class PartJob(Job):
-    """Job that computes results of one part of a stored run (some of its trace files).
-
-    Parameters
-    ----------
-    number
-        Index of the part.
-    name
-        Name of the part.
-    work
-        Function that computes the results.
-    """
+    """Job that computes results of one part of a stored run (some of its trace files)."""
 
     number: int
+    """Index of the part."""
     name: str
+    """Name of the part."""
     work: Callable[[], Any]
+    """Function that computes the results."""
 
     def attempt(self, progress: Progress) -> Outcome:  # noqa: ARG002 - a part takes seconds
         """Compute the results of the part; return the outcome."""

@@ -71,54 +71,36 @@ class _Adding(Protocol):
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Options for making the tables of a trace file ("report").
-
-    Parameters
-    ----------
-    rules
-        Rules that derive stages and iterations from names.
-    digest
-        SHA-256 of the file's content, in hexadecimal; or `NOT_YET`, if it is written into the
-        tables later.
-    memory
-        Limit of memory for the work, bytes.
-    nsys
-        Path of the nsys executable that exports ``.nsys-rep`` files; None searches for one.
-    captures
-        Further trace files, recorded while the CUDA graphs were captured that this file replays.
-    sums
-        Factory of the aggregator for the table ``device_sums``; None leaves that table empty.
-    look
-        Function of the file's path and its tables whose result is needed once all files of the run
-        have been read. It may run in several processes at once. None for no such result.
-    """
+    """Options for making the tables of a trace file ("report")."""
 
     rules: Rules
+    """Rules that derive stages and iterations from names."""
     digest: str
+    """SHA-256 of the file's content, in hexadecimal; or `NOT_YET`, if it is written into the tables
+    later."""
     memory: int = DEFAULT_MEMORY
+    """Limit of memory for the work, bytes."""
     nsys: str | None = None
+    """Path of the nsys executable that exports ``.nsys-rep`` files; None searches for one."""
     captures: Sequence[Path] = ()
+    """Further trace files, recorded while the CUDA graphs were captured that this file replays."""
     sums: Callable[[], _Adding] | None = None
+    """Factory of the aggregator for the table ``device_sums``; None leaves that table empty."""
     look: Callable[[Path, Trace], Any] | None = None
+    """Function of the file's path and its tables whose result is needed once all files of the run
+    have been read. It may run in several processes at once. None for no such result."""
 
 
 @dataclass(frozen=True)
 class ReportMade:
-    """Result of making the tables of a trace file, once they are written.
-
-    Parameters
-    ----------
-    warnings
-        Warnings about the file for users, one sentence each.
-    labels
-        Labels that the program itself recorded: name -> value.
-    seen
-        Result of `ReportOptions.look`; None without it.
-    """
+    """Result of making the tables of a trace file, once they are written."""
 
     warnings: tuple[str, ...] = ()
+    """Warnings about the file for users, one sentence each."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the program itself recorded: name -> value."""
     seen: Any = None
+    """Result of `ReportOptions.look`; None without it."""
 
 
 def make_report(

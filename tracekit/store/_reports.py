@@ -32,30 +32,20 @@ Failed = Callable[[Path, InputError], None]
 
 @dataclass(frozen=True)
 class Made:
-    """A run whose tables are written: folders ``0``, ``1``, ..., one per trace file ("report").
-
-    Parameters
-    ----------
-    digest
-        Digest of the content of its trace files, or `NOT_YET`.
-    files
-        Names of the trace files, without folders.
-    warnings
-        For each trace file its warnings for users, one sentence each.
-    left_out
-        Warnings about the trace files that were left out.
-    labels
-        For each trace file the labels that the program recorded: name -> value.
-    size
-        Total size of the trace files, bytes; None if not known.
-    """
+    """A run whose tables are written: folders ``0``, ``1``, ..., one per trace file ("report")."""
 
     digest: str
+    """Digest of the content of its trace files, or `NOT_YET`."""
     files: tuple[str, ...]
+    """Names of the trace files, without folders."""
     warnings: tuple[tuple[str, ...], ...]
+    """For each trace file its warnings for users, one sentence each."""
     left_out: tuple[str, ...] = ()
+    """Warnings about the trace files that were left out."""
     labels: tuple[Mapping[str, str], ...] = ()
+    """For each trace file the labels that the program recorded: name -> value."""
     size: int | None = None
+    """Total size of the trace files, bytes; None if not known."""
 
 
 def make_reports(

@@ -43,27 +43,18 @@ None of them names a class or calls anything."""
 
 @dataclass(frozen=True)
 class Dumps:
-    """Tables with the contents of all dumps of a job that hangs.
-
-    Parameters
-    ----------
-    entries
-        Collectives that each rank enqueued, from the flight recorder, by `ENTRY_SCHEMA`.
-    ranks
-        Ranks with a dump of the flight recorder, by `RANK_SCHEMA`.
-    peers
-        State of each rank in each communicator, from NCCL's RAS, by `PEER_SCHEMA`.
-    events
-        Events that RAS reported, by `EVENT_SCHEMA`.
-    warnings
-        Files that were left out, and why, one sentence each.
-    """
+    """Tables with the contents of all dumps of a job that hangs."""
 
     entries: pl.DataFrame
+    """Collectives that each rank enqueued, from the flight recorder, by `ENTRY_SCHEMA`."""
     ranks: pl.DataFrame
+    """Ranks with a dump of the flight recorder, by `RANK_SCHEMA`."""
     peers: pl.DataFrame
+    """State of each rank in each communicator, from NCCL's RAS, by `PEER_SCHEMA`."""
     events: pl.DataFrame
+    """Events that RAS reported, by `EVENT_SCHEMA`."""
     warnings: Sequence[str] = ()
+    """Files that were left out, and why, one sentence each."""
 
 
 @dataclass

@@ -32,22 +32,15 @@ _RECORD = "profile while the graphs are captured: AMD's profiler names kernels i
 
 @dataclass(frozen=True)
 class Joined:
-    """Kernels of CUDA graphs as captured (nodes), and which node each replayed op is.
-
-    Parameters
-    ----------
-    nodes
-        ``graph_node, pid, tid, time`` (ns): when each node was captured, moved to the times of the
-        trace with the replay.
-    ops
-        ``correlation, start, stream, node``: the node that each op replays.
-    warnings
-        Warnings, one sentence each, on replays whose capture was not found.
-    """
+    """Kernels of CUDA graphs as captured (nodes), and which node each replayed op is."""
 
     nodes: pl.DataFrame
+    """``graph_node, pid, tid, time`` (ns): when each node was captured, moved to the times of the
+    trace with the replay."""
     ops: pl.DataFrame
+    """``correlation, start, stream, node``: the node that each op replays."""
     warnings: tuple[str, ...]
+    """Warnings, one sentence each, on replays whose capture was not found."""
 
 
 def joined(paths: Sequence[Path], gathered: Gathered) -> Joined:

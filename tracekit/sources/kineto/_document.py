@@ -60,18 +60,12 @@ _ON_ONE_LINE = bytes.maketrans(b"\t\r\n", b"   ")
 
 @dataclass(frozen=True)
 class Piece:
-    """Text of several complete events of a trace.
-
-    Parameters
-    ----------
-    offset
-        Where it begins in the (unpacked) text of the trace, bytes.
-    text
-        The events, one per line; padded to the number of bytes that they take in the trace.
-    """
+    """Text of several complete events of a trace."""
 
     offset: int
+    """Where it begins in the (unpacked) text of the trace, bytes."""
     text: bytes
+    """The events, one per line; padded to the number of bytes that they take in the trace."""
 
 
 class Document:
@@ -309,19 +303,13 @@ def _head_of_cut(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class _Cut:
-    """Offsets of the complete events in a text of a trace, which begins between two events.
-
-    Parameters
-    ----------
-    starts, ends
-        Offset of each event's first byte, and of the byte just after it.
-    closed
-        Offset of the bracket that closes the array of events; None if it is not in the text.
-    """
+    """Offsets of the complete events in a text of a trace, which begins between two events."""
 
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
+    """Offset of each event's first byte, and of the byte just after it."""
     closed: int | None
+    """Offset of the bracket that closes the array of events; None if it is not in the text."""
 
     @property
     def end(self) -> int:

@@ -103,21 +103,14 @@ _OWN = ("communicator", "name", "rank", "ranks", "host", "pid")
 
 @dataclass(frozen=True)
 class InspectorLogs:
-    """Contents of the logs that NCCL's inspector wrote in one job.
-
-    Parameters
-    ----------
-    records
-        One row per collective or message of a rank, by `RECORD_SCHEMA`.
-    dropped
-        Number of records that ring buffers lost, by `DROPPED_SCHEMA`; empty before format 4.2.
-    warnings
-        Lines and files that were left out, one sentence each.
-    """
+    """Contents of the logs that NCCL's inspector wrote in one job."""
 
     records: pl.DataFrame
+    """One row per collective or message of a rank, by `RECORD_SCHEMA`."""
     dropped: pl.DataFrame
+    """Number of records that ring buffers lost, by `DROPPED_SCHEMA`; empty before format 4.2."""
     warnings: Sequence[str] = ()
+    """Lines and files that were left out, one sentence each."""
 
 
 def read_inspector_logs(paths: Sequence[StrPath]) -> InspectorLogs:

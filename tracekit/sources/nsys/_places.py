@@ -38,21 +38,14 @@ _ORDINALS = {"ordinal": "device", "src_ordinal": "src_device", "dst_ordinal": "d
 
 @dataclass(frozen=True)
 class _DeviceMap:
-    """The GPUs of an nsys export, and which of them each process's CUDA ordinals mean.
-
-    Parameters
-    ----------
-    devices
-        The canonical table ``devices``, without ``report``.
-    ordinals
-        ``process_gid, ordinal, device``: the device of each process's ordinal.
-    numbers
-        Id of a GPU in the report -> device number.
-    """
+    """The GPUs of an nsys export, and which of them each process's CUDA ordinals mean."""
 
     devices: pl.DataFrame
+    """The canonical table ``devices``, without ``report``."""
     ordinals: pl.DataFrame
+    """``process_gid, ordinal, device``: the device of each process's ordinal."""
     numbers: Mapping[int, int]
+    """Id of a GPU in the report -> device number."""
 
 
 def map_devices(

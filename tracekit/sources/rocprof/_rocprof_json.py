@@ -81,25 +81,17 @@ def is_rocprof(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Part:
-    """A batch of records from rocprofv3's JSON, all of one process and kind.
-
-    Parameters
-    ----------
-    process
-        Number of the process in the file, counted from 0.
-    array
-        Name of the JSON array that contains the records, such as kernel dispatches.
-    lists
-        Lists that precede the records in the file, by name: `agents` (CPUs and GPUs), and `kinds`
-        of operations.
-    piece
-        Text of the records.
-    """
+    """A batch of records from rocprofv3's JSON, all of one process and kind."""
 
     process: int
+    """Number of the process in the file, counted from 0."""
     array: str
+    """Name of the JSON array that contains the records, such as kernel dispatches."""
     lists: Mapping[str, list[Any]]
+    """Lists that precede the records in the file, by name: `agents` (CPUs and GPUs), and `kinds` of
+    operations."""
     piece: Piece
+    """Text of the records."""
 
 
 class RocprofDocument(Document):

@@ -76,23 +76,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Library:
-    """Reads tables of an SQLite file through the SQLite library.
-
-    Parameters
-    ----------
-    path, uri
-        The file, and the URI with which SQLite opens it.
-    utf8
-        Whether the file stores texts as UTF-8. These are read as bytes, since they may be invalid;
-        texts in other encodings are converted by SQLite.
-    content
-        The unpacked file if `path` is gzipped, else None.
-    """
+    """Reads tables of an SQLite file through the SQLite library."""
 
     path: Path
     uri: str
+    """The file, and the URI with which SQLite opens it."""
     utf8: bool
+    """Whether the file stores texts as UTF-8. These are read as bytes, since they may be invalid;
+    texts in other encodings are converted by SQLite."""
     content: Path | None = None
+    """The unpacked file if `path` is gzipped, else None."""
 
     @cached_property
     def _connections(self) -> Connections:

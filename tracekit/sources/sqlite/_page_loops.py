@@ -31,63 +31,42 @@ _BYTES_OF_KIND = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *np.arange(116)
 
 
 class Pages(NamedTuple):
-    """Leaf pages of an SQLite table, as read from the file.
-
-    Parameters
-    ----------
-    data, starts
-        Bytes read from the file, and the offset in them at which each page begins.
-    upto
-        By page: greatest rowid that may be in it.
-    """
+    """Leaf pages of an SQLite table, as read from the file."""
 
     data: Bytes
     starts: Ints
+    """Bytes read from the file, and the offset in them at which each page begins."""
     upto: Ints
+    """By page: greatest rowid that may be in it."""
 
 
 class Layout(NamedTuple):
-    """Positions of the requested columns in the stored rows (records) of a table.
-
-    Parameters
-    ----------
-    slots
-        By stored column, up to the last requested one: its index among the requested columns, or
-        -1.
-    whole
-        By requested column: whether its values are integers.
-    optional
-        By requested column: whether records may end before it.
-    """
+    """Positions of the requested columns in the stored rows (records) of a table."""
 
     slots: Ints
+    """By stored column, up to the last requested one: its index among the requested columns, or
+    -1."""
     whole: Bytes
+    """By requested column: whether its values are integers."""
     optional: Bytes
+    """By requested column: whether records may end before it."""
 
 
 class Rows(NamedTuple):
-    """Decoded rows of pages: integers, and for other values their positions in the bytes read.
-
-    Parameters
-    ----------
-    rowids
-        By row: its rowid.
-    stored
-        By column and row: an integer column's value; for other columns the position of the value,
-        shifted left by `_KIND_BITS`, with its serial type in the low bits. 0 for null.
-    valid, nulls
-        By column: a bit mask of rows, all set at first and cleared for nulls; and the number of
-        nulls, 0 at first.
-    reach
-        By integer column: a mask of the bits that its values use, 0 at first. Negative values are
-        inverted, so one more bit is needed for the sign.
-    """
+    """Decoded rows of pages: integers, and for other values their positions in the bytes read."""
 
     rowids: Ints
+    """By row: its rowid."""
     stored: Ints
+    """By column and row: an integer column's value; for other columns the position of the value,
+    shifted left by `_KIND_BITS`, with its serial type in the low bits. 0 for null."""
     valid: Bytes
     nulls: Ints
+    """By column: a bit mask of rows, all set at first and cleared for nulls; and the number of
+    nulls, 0 at first."""
     reach: Ints
+    """By integer column: a mask of the bits that its values use, 0 at first. Negative values are
+    inverted, so one more bit is needed for the sign."""
 
 
 _LEAF = 13

@@ -57,23 +57,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Record:
-    """Positions of the requested columns in the stored rows (records) of a table.
-
-    Parameters
-    ----------
-    slots
-        For each stored column, up to the last requested one: its index among the requested
-        columns, -1 if it is not requested.
-    roles
-        For each requested column: the code of the type of its values.
-    optional
-        For each requested column: whether records may lack it, since they were written before it
-        was added to the table.
-    """
+    """Positions of the requested columns in the stored rows (records) of a table."""
 
     slots: tuple[int, ...]
+    """For each stored column, up to the last requested one: its index among the requested columns,
+    -1 if it is not requested."""
     roles: tuple[Role, ...]
+    """For each requested column: the code of the type of its values."""
     optional: tuple[bool, ...]
+    """For each requested column: whether records may lack it, since they were written before it was
+    added to the table."""
 
 
 def page_size(header: bytes) -> int:

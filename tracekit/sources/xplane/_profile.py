@@ -351,23 +351,16 @@ _HEADER = 20
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a plane: the events of one GPU stream or one host thread.
-
-    Parameters
-    ----------
-    number, name
-        Number and name of the line in its plane.
-    timestamp
-        Time from which the offsets of its events count, ns.
-    begins, ends
-        Begin and end of each event's message, as offsets in the plane's bytes.
-    """
+    """A line of a plane: the events of one GPU stream or one host thread."""
 
     number: int
     name: str
+    """Number and name of the line in its plane."""
     timestamp: int
+    """Time from which the offsets of its events count, ns."""
     begins: Ints
     ends: Ints
+    """Begin and end of each event's message, as offsets in the plane's bytes."""
 
 
 class Plane:
