@@ -19,22 +19,16 @@ class Stack(NamedTuple):
     """Stacks of open intervals, such as NVTX ranges; one stack per line (such as a thread).
 
     All stacks share these arrays, in which an item is linked to the one below it.
-
-    Parameters
-    ----------
-    until, below
-        One element per slot: the end of the item in the slot, ns, and the slot of the item below it
-        on its stack (-1: none). In a free slot `below` is the next free slot.
-    tops
-        One element per line: the slot of the top item, -1 if the stack is empty.
-    free
-        Array of one element: the first free slot, -1 if all are used.
     """
 
     until: Array
     below: Array
+    """One element per slot: the end of the item in the slot, ns, and the slot of the item below it
+    on its stack (-1: none). In a free slot `below` is the next free slot."""
     tops: Array
+    """One element per line: the slot of the top item, -1 if the stack is empty."""
     free: Array
+    """Array of one element: the first free slot, -1 if all are used."""
 
 
 class OpenRanges(NamedTuple):
@@ -86,45 +80,31 @@ class OpenAround(NamedTuple):
 
 
 class NestedRows(NamedTuple):
-    """Input of the loop that finds each range's parent: one row per range, ordered by start.
-
-    Parameters
-    ----------
-    first
-        Number of the first row's range.
-    process, thread, start, end, pushes, name
-        As in `RangeRows`.
-    during
-        Whether the range begins while a start/end range of metric evaluation is open in its
-        process.
-    """
+    """Input of the loop that finds each range's parent: one row per range, ordered by start."""
 
     first: int
+    """Number of the first row's range."""
     process: Array
     thread: Array
     start: Array
     end: Array
     pushes: Array
     name: Array
+    """As in `RangeRows`."""
     during: Array
+    """Whether the range begins while a start/end range of metric evaluation is open in its
+    process."""
 
 
 class NameMeanings(NamedTuple):
-    """Meanings that the rules give to range names: stage, autograd marker, step; one per name id.
-
-    Parameters
-    ----------
-    place
-        The stage's index in the list of stages, -1 for none.
-    marks
-        Whether the name is an autograd marker (marks work of the backward pass).
-    may_be_step
-        Whether a rule for training steps matches the name.
-    """
+    """Meanings that rules give to range names: stage, autograd marker, step; one per name id."""
 
     place: Array
+    """The stage's index in the list of stages, -1 for none."""
     marks: Array
+    """Whether the name is an autograd marker (marks work of the backward pass)."""
     may_be_step: Array
+    """Whether a rule for training steps matches the name."""
 
 
 class Nested(NamedTuple):
@@ -149,24 +129,17 @@ class Bones(NamedTuple):
 
 
 class SeenThreads(NamedTuple):
-    """Observations on the ranges of each thread: one element per thread in each array.
-
-    Parameters
-    ----------
-    process
-        Number of the thread's process, for threads with ranges.
-    passes
-        Per thread and stage (FP, BP, WU): number of the thread's ranges of this stage, without
-        those inside autograd markers.
-    marked, loading
-        Whether the thread has autograd markers (ranges that mark work of the backward pass), and
-        whether it has ranges of the stage input (IO).
-    """
+    """Observations on the ranges of each thread: one element per thread in each array."""
 
     process: Array
+    """Number of the thread's process, for threads with ranges."""
     passes: Array
+    """Per thread and stage (FP, BP, WU): number of the thread's ranges of this stage, without those
+    inside autograd markers."""
     marked: Array
     loading: Array
+    """Whether the thread has autograd markers (ranges that mark work of the backward pass), and
+    whether it has ranges of the stage input (IO)."""
 
 
 class Stretches(NamedTuple):
@@ -225,24 +198,18 @@ class Context(NamedTuple):
     """Per API call: its thread and times, the range and step around it, evidence for a stage.
 
     Also used with one element per op (kernel, copy, memset), for the call that launched it.
-
-    Parameters
-    ----------
-    thread, start, end
-        Number of the calling thread; start and end of the call, ns.
-    range, step
-        Numbers of the innermost range and of the training step around the call, -1 for none.
-    evidence
-        Bits that indicate the stage (such as FP, BP, WU) of what the call launches; see
-        `_evidence`.
     """
 
     thread: Array
     start: Array
     end: Array
+    """Number of the calling thread; start and end of the call, ns."""
     range: Array
     step: Array
+    """Numbers of the innermost range and of the training step around the call, -1 for none."""
     evidence: Array
+    """Bits that indicate the stage (such as FP, BP, WU) of what the call launches; see
+    `_evidence`."""
 
 
 class RangeRows(NamedTuple):
@@ -294,121 +261,84 @@ class Found(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Input and output of `follow`, which merges a chunk of ranges and one of API calls by time.
-
-    Parameters
-    ----------
-    position
-        Next row to process, of the ranges and of the calls; updated.
-    ranges, calls
-        The rows of the two chunks.
-    last_ranges, last_calls
-        Whether this is the last chunk of ranges, and of calls.
-    paths
-        Output: path id of each range.
-    found
-        Output, per call: innermost range and step around it, and evidence for a stage.
-    """
+    """Input and output of `follow`, which merges a chunk of ranges and one of API calls by time."""
 
     position: Array
+    """Next row to process, of the ranges and of the calls; updated."""
     ranges: RangeRows
     calls: CallRows
+    """The rows of the two chunks."""
     last_ranges: bool
     last_calls: bool
+    """Whether this is the last chunk of ranges, and of calls."""
     paths: Array
+    """Output: path id of each range."""
     found: Found
+    """Output, per call: innermost range and step around it, and evidence for a stage."""
 
 
 class Opened(NamedTuple):
-    """Ranges that are open at the current time, by thread and by process.
-
-    Parameters
-    ----------
-    ranges, stages
-        Per thread: the stack of all open ranges, and the stack of those whose name implies a stage.
-    evaluates, differentiates
-        Per thread: end of the open range of metric evaluation, and of the open autograd marker, ns.
-    shared
-        Per process and stage: start and end of the start/end range of that stage with the latest
-        end.
-    shares
-        Per process: the latest end in `shared`.
-    """
+    """Ranges that are open at the current time, by thread and by process."""
 
     ranges: OpenRanges
     stages: OpenStages
+    """Per thread: the stack of all open ranges, and the stack of those whose name implies a
+    stage."""
     evaluates: Array
     differentiates: Array
+    """Per thread: end of the open range of metric evaluation, and of the open autograd marker,
+    ns."""
     shared: Array
+    """Per process and stage: start and end of the start/end range of that stage with the latest
+    end."""
     shares: Array
+    """Per process: the latest end in `shared`."""
 
 
 class Windows(NamedTuple):
-    """Backward windows (intervals in which a backward pass may run) of each training thread (team).
-
-    Parameters
-    ----------
-    stretches
-        The intervals; `number` is the backward pass (a range or an iteration) that each belongs to.
-    last
-        Per team: end of its last interval.
-    fed, used
-        Per interval: whether work is launched in it or between it and the previous interval
-        (`fed`); whether a possible autograd thread launches work in it (`used`).
-    begun, ended
-        Per team: times of its first and its latest launch so far.
-    """
+    """Backward windows (intervals in which a backward pass may run) by training thread (team)."""
 
     stretches: Stretches
+    """The intervals; `number` is the backward pass (a range or an iteration) that each belongs
+    to."""
     last: Array
+    """Per team: end of its last interval."""
     fed: Array
     used: Array
+    """Per interval: whether work is launched in it or between it and the previous interval (`fed`);
+    whether a possible autograd thread launches work in it (`used`)."""
     begun: Array
     ended: Array
+    """Per team: times of its first and its latest launch so far."""
 
 
 class Teams(NamedTuple):
-    """Per team (training thread with helper threads): training thread, steps, backward windows.
-
-    Parameters
-    ----------
-    steps
-        The training steps of each team.
-    iterations
-        Per step: the row of its iteration in the table `iterations`. Steps of several teams of a
-        process that belong together are one iteration.
-    windows
-        Backward windows: the intervals in which a backward pass may run.
-    trainer
-        Per team: its training thread, -1 for none.
-    """
+    """Per team (training thread with helper threads): training thread, steps, backward windows."""
 
     steps: Stretches
+    """The training steps of each team."""
     iterations: Array
+    """Per step: the row of its iteration in the table `iterations`. Steps of several teams of a
+    process that belong together are one iteration."""
     windows: Windows
+    """Backward windows: the intervals in which a backward pass may run."""
     trainer: Array
+    """Per team: its training thread, -1 for none."""
 
 
 class Serving(NamedTuple):
-    """Per thread: launch counts that show whether it is an autograd thread (runs backward passes).
-
-    Parameters
-    ----------
-    during, inside
-        Number of launches between the start of the first and the end of the last backward window
-        (interval in which a backward pass may run), and number of launches inside windows.
-    served, latest
-        Number of backward passes in whose windows it launches, and the backward pass of its latest
-        such launch.
-    may_serve
-        Whether the thread may be an autograd thread at all.
-    """
+    """Per thread: launch counts that show if it is an autograd thread (runs backward passes)."""
 
     during: Array
     inside: Array
+    """Number of launches between the start of the first and the end of the last backward window
+    (interval in which a backward pass may run), and number of launches inside windows."""
     served: Array
     latest: Array
+    """Number of backward passes in whose windows it launches, and the backward pass of its latest
+    such launch."""
     may_serve: Array
+    """Whether the thread may be an autograd thread at all."""
 
 
 class OpRows(NamedTuple):
@@ -422,21 +352,14 @@ class OpRows(NamedTuple):
 
 
 class Idle(NamedTuple):
-    """Per device: number and shortest launch delay of kernels launched while the device was idle.
-
-    Parameters
-    ----------
-    launches
-        Number of these kernels.
-    least
-        Shortest time from the launching call's start to the kernel's start, ns.
-    until
-        End of the latest op so far, ns; a very early time if none ran.
-    """
+    """Per device: number and shortest launch delay of kernels launched while it was idle."""
 
     launches: Array
+    """Number of these kernels."""
     least: Array
+    """Shortest time from the launching call's start to the kernel's start, ns."""
     until: Array
+    """End of the latest op so far, ns; a very early time if none ran."""
 
 
 class CaseRows(NamedTuple):
@@ -478,58 +401,39 @@ class PlaceRows(NamedTuple):
 
 
 class PlaceState(NamedTuple):
-    """State of `place_exchanges` between chunks, per GPU's main compute stream; -1 means none.
-
-    Parameters
-    ----------
-    layer
-        Number of the last layer kernel (one that computes a layer, such as a matrix product).
-    end
-        End of the last kernel, ns.
-    waiting
-        The latest collective not yet followed by a layer kernel.
-    fresh
-        The latest collective not yet followed by any kernel.
-    earlier
-        Per collective: the previous collective that is also not yet followed by a layer kernel.
-    total
-        Array of one element: number of collectives so far.
-    """
+    """State of `place_exchanges` between chunks, per GPU's main compute stream; -1 means none."""
 
     layer: Array
+    """Number of the last layer kernel (one that computes a layer, such as a matrix product)."""
     end: Array
+    """End of the last kernel, ns."""
     waiting: Array
+    """The latest collective not yet followed by a layer kernel."""
     fresh: Array
+    """The latest collective not yet followed by any kernel."""
     earlier: Array
+    """Per collective: the previous collective that is also not yet followed by a layer kernel."""
     total: Array
+    """Array of one element: number of collectives so far."""
 
 
 class Exchanges(NamedTuple):
-    """Collectives, with the layer kernels before and after each on its GPU's main compute stream.
-
-    Parameters
-    ----------
-    op, line, role
-        Number of the op, number of its GPU's compute stream, and kind of collective (`REDUCES`,
-        `GATHERS`, `SCATTERS`).
-    computes
-        1 if the collective itself runs on the compute stream.
-    beside
-        1 if a kernel of the compute stream runs at the same time.
-    end
-        End of the collective, ns.
-    before, after
-        Op numbers of the layer kernels before and after it, -1 for none.
-    """
+    """Collectives, with the layer kernels around each on its GPU's main compute stream."""
 
     op: Array
     line: Array
     role: Array
+    """Number of the op, number of its GPU's compute stream, and kind of collective (`REDUCES`,
+    `GATHERS`, `SCATTERS`)."""
     computes: Array
+    """1 if the collective itself runs on the compute stream."""
     beside: Array
+    """1 if a kernel of the compute stream runs at the same time."""
     end: Array
+    """End of the collective, ns."""
     before: Array
     after: Array
+    """Op numbers of the layer kernels before and after it, -1 for none."""
 
 
 class NamedOps(NamedTuple):
@@ -541,19 +445,13 @@ class NamedOps(NamedTuple):
 
 
 class KindPlaces(NamedTuple):
-    """Kind of op (such as kernel or collective) that follows from kernel name and recorded kind.
-
-    Parameters
-    ----------
-    kinds
-        Number of recorded kinds.
-    place
-        For each pair of name code (from -1) and recorded kind: index in the list of kinds and
-        collectives, -1 if it is not known yet.
-    """
+    """Kind of op (such as kernel or collective) that follows from kernel name and recorded kind."""
 
     kinds: int
+    """Number of recorded kinds."""
     place: Array
+    """For each pair of name code (from -1) and recorded kind: index in the list of kinds and
+    collectives, -1 if it is not known yet."""
 
 
 class CaseKeys(NamedTuple):
@@ -567,20 +465,14 @@ class CaseKeys(NamedTuple):
 
 
 class Distinct(NamedTuple):
-    """Ops grouped into cases: ops with equal evidence form a case, whose stage is decided once.
-
-    Parameters
-    ----------
-    case
-        Per op: the number of its case.
-    keys, ops, total_ns
-        Per case: its evidence as a `CaseKeys` entry, number of ops, and their total duration, ns.
-    """
+    """Ops grouped into cases: ops with equal evidence form a case, whose stage is decided once."""
 
     case: Array
+    """Per op: the number of its case."""
     keys: CaseKeys
     ops: Array
     total_ns: Array
+    """Per case: its evidence as a `CaseKeys` entry, number of ops, and their total duration, ns."""
 
 
 class StepRows(NamedTuple):
@@ -592,21 +484,15 @@ class StepRows(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """Per step, and in a last entry for work outside of steps: op counts and last launch times.
-
-    Parameters
-    ----------
-    ops, steady
-        Number of ops (kernels, copies, memsets), and number of those that are not input.
-    backward, update
-        Launch time of the last op of the backward pass, and of the last kernel of the weight
-        update, ns; a very early time if there is none.
-    """
+    """Per step, and in a last entry for work outside of steps: op counts and last launch times."""
 
     ops: Array
     steady: Array
+    """Number of ops (kernels, copies, memsets), and number of those that are not input."""
     backward: Array
     update: Array
+    """Launch time of the last op of the backward pass, and of the last kernel of the weight update,
+    ns; a very early time if there is none."""
 
 
 class NameLabels(NamedTuple):

@@ -115,19 +115,13 @@ def _held_or_late(slack: int | None) -> str:
 
 @dataclass(frozen=True)
 class Offset:
-    """Constant offset of a recording's GPU clocks against the clock of calls; 0 if there is none.
-
-    Parameters
-    ----------
-    by
-        Correction to add to GPU times, ns; positive if the GPU clock is behind.
-    slack
-        Device -> least time, ns, from the end of GPU work to the return of the host call that
-        waited for it, after the correction; only devices whose clock may be ahead.
-    """
+    """Constant offset of a recording's GPU clocks against the clock of calls; 0 if none."""
 
     by: int = 0
+    """Correction to add to GPU times, ns; positive if the GPU clock is behind."""
     slack: Mapping[int, int] = field(default_factory=dict)
+    """Device -> least time, ns, from the end of GPU work to the return of the host call that waited
+    for it, after the correction; only devices whose clock may be ahead."""
 
     def warning(self) -> tuple[str, ...]:
         """Describe the correction in a sentence; empty if there is none."""

@@ -67,22 +67,15 @@ _PEER_CODES = [KINDS.index(kind) for kind in _PEER]
 
 @dataclass(frozen=True)
 class Places:
-    """Collectives whose purpose is inferred from the layer kernels around them.
-
-    Parameters
-    ----------
-    op
-        Op numbers, in order.
-    stage
-        Per collective: its stage, as index in the list of stages: FP or BP if it is part of this
-        pass, WU (weight update) if it moves weights.
-    process
-        Per collective: number of its process.
-    """
+    """Collectives whose purpose is inferred from the layer kernels around them."""
 
     op: Array
+    """Op numbers, in order."""
     stage: Array
+    """Per collective: its stage, as index in the list of stages: FP or BP if it is part of this
+    pass, WU (weight update) if it moves weights."""
     process: Array
+    """Per collective: number of its process."""
 
     def of(self, first: int, rows: int) -> Array:
         """Return the stages of `rows` ops from op `first` on: index in the list of stages, plus 1.

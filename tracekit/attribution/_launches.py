@@ -69,41 +69,29 @@ class Lost:
 
 @dataclass(frozen=True)
 class Launches:
-    """Launching call of each op (kernel, copy, memset); counts of ops and calls not joined.
-
-    Parameters
-    ----------
-    calls
-        Chunks parallel to those of ops: ``call``, the number of the launching call, -1 if unknown.
-    launching
-        Chunks parallel to those of calls: whether the call launched an op.
-    by_thread
-        Number of ops by launching thread.
-    devices
-        Per thread: the device of the kernels it launched; -1 for none, -2 for several.
-    repeated
-        Number of calls that repeat the key (process and correlation id) of another call.
-    alone
-        Number of ops without a launching call in the recording.
-    earlier
-        Of the ops in `alone`, the number that were launched before the recording began, and their
-        total duration, ns. These are ops whose correlation id is lower than those of all calls of
-        their process, since correlation ids grow.
-    lost
-        Launching calls whose kernel is not in the recording.
-    twice
-        Number of ops that repeat the op before them: same call, GPU and times.
-    """
+    """Launching call of each op (kernel, copy, memset); counts of ops and calls not joined."""
 
     calls: Waiting
+    """Chunks parallel to those of ops: ``call``, the number of the launching call, -1 if
+    unknown."""
     launching: Bits
+    """Chunks parallel to those of calls: whether the call launched an op."""
     by_thread: Array
+    """Number of ops by launching thread."""
     devices: Array
+    """Per thread: the device of the kernels it launched; -1 for none, -2 for several."""
     repeated: int
+    """Number of calls that repeat the key (process and correlation id) of another call."""
     alone: int
+    """Number of ops without a launching call in the recording."""
     earlier: tuple[int, int]
+    """Of the ops in `alone`, the number that were launched before the recording began, and their
+    total duration, ns. These are ops whose correlation id is lower than those of all calls of their
+    process, since correlation ids grow."""
     lost: Lost
+    """Launching calls whose kernel is not in the recording."""
     twice: int
+    """Number of ops that repeat the op before them: same call, GPU and times."""
 
 
 def link_launches(

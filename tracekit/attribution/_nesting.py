@@ -46,38 +46,28 @@ from tracekit.support.spool import Workspace
 
 @dataclass(frozen=True)
 class Nesting:
-    """Parent, depth and flags of all ranges, and the ranges that mark steps and passes.
-
-    Parameters
-    ----------
-    names
-        Distinct range names and the stage that each implies.
-    places
-        Chunks parallel to those of ranges: ``name_id, parent, depth, flags``; the parent is -1 for
-        an outermost range.
-    skeleton
-        The ranges that may mark steps, passes or evaluation: possible steps, and ranges that
-        `tells` selects. Columns: those of the canonical table, where ``open`` is also true for
-        ranges that end together at the end of the recording; ``base`` (name without the numbers
-        that PyTorch appends); ``stage, rule, number`` (see `step_names`); ``around``, the nearest
-        outer range of a pass. Flags: ``evaluates``, the range lies in metric evaluation; ``apart``,
-        it does, or its process evaluates when the range begins; ``begins``, it is the outermost
-        range with ``apart``; ``covered``, an outer range has the same stage.
-    marks
-        ``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage
-        (`passes`: forward, backward, weight update), without those inside autograd markers.
-    marked
-        Threads with autograd markers.
-    loading
-        Threads with input ranges.
-    """
+    """Parent, depth and flags of all ranges, and the ranges that mark steps and passes."""
 
     names: RangeNames
+    """Distinct range names and the stage that each implies."""
     places: Waiting
+    """Chunks parallel to those of ranges: ``name_id, parent, depth, flags``; the parent is -1 for
+    an outermost range."""
     skeleton: pl.DataFrame
+    """The ranges that may mark steps, passes or evaluation: possible steps, and ranges that `tells`
+    selects. Columns: those of the canonical table, where ``open`` is also true for ranges that end
+    together at the end of the recording; ``base`` (name without the numbers that PyTorch appends);
+    ``stage, rule, number`` (see `step_names`); ``around``, the nearest outer range of a pass.
+    Flags: ``evaluates``, the range lies in metric evaluation; ``apart``, it does, or its process
+    evaluates when the range begins; ``begins``, it is the outermost range with ``apart``;
+    ``covered``, an outer range has the same stage."""
     marks: pl.DataFrame
+    """``process, thread, passes, marks``: number of ranges (`marks`) by thread and stage (`passes`:
+    forward, backward, weight update), without those inside autograd markers."""
     marked: pl.Series
+    """Threads with autograd markers."""
     loading: pl.Series
+    """Threads with input ranges."""
 
 
 def look_at_ranges(

@@ -35,44 +35,30 @@ _Placing = Callable[..., Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Known:
-    """Facts about processes (ranges, threads, kernel counts) that show which processes train.
-
-    Parameters
-    ----------
-    nesting
-        Parents, depths and flags of the ranges.
-    teams
-        Training threads with their helper threads.
-    windows
-        Backward windows (intervals in which a backward pass may run), with ``process`` and
-        ``ranged`` (whether a range of a backward pass marks the window).
-    autograd
-        Threads that run backward passes.
-    threads
-        The threads, with the stage that each name implies.
-    by_thread
-        Number of ops by launching thread.
-    processes
-        ``process, report`` of all processes in the recording; a report is a trace file.
-    iterations
-        The iterations (training steps) that ranges mark. Those found by repetition of ranges have
-        no name.
-    counted
-        Number of ops by process, name and kind, from `count_names`.
-    roles
-        Role of each name in `counted` (layer, collective, neither), from `roles_by_name`.
-    """
+    """Facts about processes (ranges, threads, kernel counts) that show which processes train."""
 
     nesting: Nesting
+    """Parents, depths and flags of the ranges."""
     teams: Teams
+    """Training threads with their helper threads."""
     windows: pl.DataFrame
+    """Backward windows (intervals in which a backward pass may run), with ``process`` and
+    ``ranged`` (whether a range of a backward pass marks the window)."""
     autograd: pl.Series
+    """Threads that run backward passes."""
     threads: pl.DataFrame
+    """The threads, with the stage that each name implies."""
     by_thread: Array
+    """Number of ops by launching thread."""
     processes: pl.DataFrame
+    """``process, report`` of all processes in the recording; a report is a trace file."""
     iterations: pl.DataFrame
+    """The iterations (training steps) that ranges mark. Those found by repetition of ranges have no
+    name."""
     counted: pl.DataFrame
+    """Number of ops by process, name and kind, from `count_names`."""
     roles: Array
+    """Role of each name in `counted` (layer, collective, neither), from `roles_by_name`."""
 
     @cached_property
     def passes(self) -> pl.DataFrame:
@@ -129,49 +115,34 @@ _STREAM = ("process", "context", "stream")
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Verdicts on processes (such as training, inference), and the evidence for stages of ops.
-
-    Parameters
-    ----------
-    evidence
-        Evidence on launches and processes that decides stages.
-    verdicts
-        ``process, verdict, given, evidence, trains, infers``: `verdict` is what the process does,
-        `given` whether the user set it, `evidence` a sentence, and the last two whether it trains
-        or runs inference.
-    structures
-        Stages and steps of ops inferred from structure (threads and launch order).
-    decides
-        Processes whose stages are taken from structure, at least where ranges give none.
-    counts_steps
-        Processes whose iterations (training steps) are taken from structure.
-    serves
-        Processes whose forward ranges count as requests and not as steps: they show no training,
-        and another process trains.
-    with_work
-        Processes with recorded GPU work.
-    input_streams
-        ``process, context, stream``: streams on which only data loaders are known to launch.
-    relayed
-        Ids of the ops with which backward threads copy data between GPUs through the host; see
-        `find_relayed`.
-    places
-        Collectives whose purpose is known from the layer kernels around them.
-    reading
-        The user's definition of a step, see `Rules`.
-    """
+    """Verdicts on processes (such as training, inference), and the evidence for stages of ops."""
 
     evidence: Evidence
+    """Evidence on launches and processes that decides stages."""
     verdicts: pl.DataFrame
+    """``process, verdict, given, evidence, trains, infers``: `verdict` is what the process does,
+    `given` whether the user set it, `evidence` a sentence, and the last two whether it trains or
+    runs inference."""
     structures: Structures
+    """Stages and steps of ops inferred from structure (threads and launch order)."""
     decides: Sequence[int]
+    """Processes whose stages are taken from structure, at least where ranges give none."""
     counts_steps: Sequence[int]
+    """Processes whose iterations (training steps) are taken from structure."""
     serves: Sequence[int]
+    """Processes whose forward ranges count as requests and not as steps: they show no training, and
+    another process trains."""
     with_work: pl.Series
+    """Processes with recorded GPU work."""
     input_streams: pl.DataFrame
+    """``process, context, stream``: streams on which only data loaders are known to launch."""
     relayed: Array
+    """Ids of the ops with which backward threads copy data between GPUs through the host; see
+    `find_relayed`."""
     places: Places
+    """Collectives whose purpose is known from the layer kernels around them."""
     reading: str | None = None
+    """The user's definition of a step, see `Rules`."""
 
     def are_relayed(self, first: int, rows: int) -> Array:
         """Mask ops with which backward threads relay data between GPUs through the host.

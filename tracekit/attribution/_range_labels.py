@@ -22,20 +22,14 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of range names for use in paths (names from the outermost range inward), two per name.
-
-    Parameters
-    ----------
-    texts
-        Distinct labels.
-    inside, outside
-        For each name id the row in `texts` of its label: for ranges that begin in a numbered step,
-        and for ranges outside of one.
-    """
+    """Labels of range names in paths (names from the outermost range inward), two per name."""
 
     texts: pl.Series
+    """Distinct labels."""
     inside: pl.Series
     outside: pl.Series
+    """For each name id the row in `texts` of its label: for ranges that begin in a numbered step,
+    and for ranges outside of one."""
 
     def arrays(self) -> NameLabels:
         """Return the label of each range name as arrays for the compiled loops."""

@@ -63,29 +63,21 @@ _KERNEL = pl.col("kind").cast(pl.String).is_in(["compute", "collective"])
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules that give names of ranges, threads and kernels a stage or another meaning.
-
-    Parameters
-    ----------
-    lists
-        Name of a list -> its entries (rules), in the order in which they are tried.
-    verdict
-        Verdict (such as `training`, never `unknown`) that the user sets for every process, or None.
-    step
-        What the user takes for a step where steps are inferred from the order of launches:
-        ``update`` (each weight update ends a step), ``input`` (new input begins a step) or
-        ``period`` (a step is a repeating sequence of updates). None: what the run shows.
-    file
-        The user's rules file, or None.
-    given
-        Name of a list -> number of its entries that are from the user's file; these come first.
-    """
+    """Rules that give names of ranges, threads and kernels a stage or another meaning."""
 
     lists: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
+    """Name of a list -> its entries (rules), in the order in which they are tried."""
     verdict: str | None = None
+    """Verdict (such as `training`, never `unknown`) that the user sets for every process, or
+    None."""
     step: str | None = None
+    """What the user takes for a step where steps are inferred from the order of launches:
+    ``update`` (each weight update ends a step), ``input`` (new input begins a step) or ``period``
+    (a step is a repeating sequence of updates). None: what the run shows."""
     file: str | None = None
+    """The user's rules file, or None."""
     given: Mapping[str, int] = field(default_factory=dict)
+    """Name of a list -> number of its entries that are from the user's file; these come first."""
     _made: dict[tuple[object, ...], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

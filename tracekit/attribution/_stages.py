@@ -53,24 +53,18 @@ _ROOM = 1 << 10
 
 @dataclass(frozen=True)
 class Evidence:
-    """Evidence for the stages of ops, by launching thread and by process.
-
-    Parameters
-    ----------
-    threads
-        ``thread, thread_stage`` (stage that the thread's name implies), ``autograd`` (whether it
-        runs backward passes), ``drives`` (whether it drives the training of its process) and
-        ``fills`` (whether structure, that is launch order, may decide ops of this thread for which
-        ranges give no stage; null: as for its process).
-    processes
-        ``process``; ``ranged``, whether ranges mark its backward passes; ``trains`` and ``infers``,
-        whether it trains or runs inference; ``loads``, whether it has a data loader that launches
-        GPU work; ``structured``, whether structure may decide stages; and ``hands_on``, whether its
-        copies between GPUs carry activations.
-    """
+    """Evidence for the stages of ops, by launching thread and by process."""
 
     threads: pl.DataFrame
+    """``thread, thread_stage`` (stage that the thread's name implies), ``autograd`` (whether it
+    runs backward passes), ``drives`` (whether it drives the training of its process) and ``fills``
+    (whether structure, that is launch order, may decide ops of this thread for which ranges give no
+    stage; null: as for its process)."""
     processes: pl.DataFrame
+    """``process``; ``ranged``, whether ranges mark its backward passes; ``trains`` and ``infers``,
+    whether it trains or runs inference; ``loads``, whether it has a data loader that launches GPU
+    work; ``structured``, whether structure may decide stages; and ``hands_on``, whether its copies
+    between GPUs carry activations."""
 
     def of(self, cases: pl.DataFrame) -> pl.DataFrame:
         """Return the evidence for the stage of each launch.
@@ -125,47 +119,32 @@ _OF_LAUNCHES = [
 
 @dataclass(frozen=True)
 class Launch:
-    """Evidence for the stages of a chunk's ops, except their names: one element per op.
-
-    Parameters
-    ----------
-    codes
-        Evidence bits of the launch from `follow`, 0 if the launch is unknown.
-    threads
-        The launching thread, -1 if unknown.
-    structure
-        Stage inferred from threads and launch order, as index in the list of stages; -1 for none.
-    on_input_stream
-        Whether the launch is unknown, and all work with a known launch on the op's stream is input.
-    relayed
-        Whether the op is part of a backward thread's copy between GPUs through the host; see
-        `find_relayed`.
-    place
-        Stage of a collective by the layer kernels around it, see `Places`; 0 if unknown.
-    """
+    """Evidence for the stages of a chunk's ops, except their names: one element per op."""
 
     codes: Array
+    """Evidence bits of the launch from `follow`, 0 if the launch is unknown."""
     threads: Array
+    """The launching thread, -1 if unknown."""
     structure: Array
+    """Stage inferred from threads and launch order, as index in the list of stages; -1 for none."""
     on_input_stream: Array
+    """Whether the launch is unknown, and all work with a known launch on the op's stream is
+    input."""
     relayed: Array
+    """Whether the op is part of a backward thread's copy between GPUs through the host; see
+    `find_relayed`."""
     place: Array
+    """Stage of a collective by the layer kernels around it, see `Places`; 0 if unknown."""
 
 
 @dataclass(frozen=True)
 class Staged:
-    """Kinds and stages of a chunk of ops.
-
-    Parameters
-    ----------
-    case
-        Per op: number of its case (distinct combination of evidence).
-    decided
-        Per case: ``kind, collective, stage, stage_source``.
-    """
+    """Kinds and stages of a chunk of ops."""
 
     case: Array
+    """Per op: number of its case (distinct combination of evidence)."""
     decided: pl.DataFrame
+    """Per case: ``kind, collective, stage, stage_source``."""
 
     def columns(self, again: Array) -> list[pl.Series]:
         """Return per op ``kind, collective, stage, stage_source, recomputed``.

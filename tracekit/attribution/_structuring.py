@@ -36,25 +36,18 @@ _NAMES_APART = 64
 
 @dataclass(frozen=True)
 class Structures:
-    """Stages and steps of ops, inferred from threads and launch order, of the processes examined.
-
-    Parameters
-    ----------
-    of
-        Process -> its inferred steps and evidence. The steps have a column for the number of ops;
-        stages and steps of single ops are only in `ops`.
-    drivers
-        Process -> thread that launches the forward passes of its steps; if unknown, the thread that
-        launches most of their ops.
-    ops
-        Chunks parallel to those of ops: ``stage`` (index in the list of stages), ``step`` (number)
-        and ``again`` (whether the op recomputes a part of a forward pass in backward), -1 where
-        nothing was inferred. No chunks if no process was examined.
-    """
+    """Stages and steps of the examined processes' ops, inferred from threads and launch order."""
 
     of: Mapping[int, Structure]
+    """Process -> its inferred steps and evidence. The steps have a column for the number of ops;
+    stages and steps of single ops are only in `ops`."""
     drivers: Mapping[int, int]
+    """Process -> thread that launches the forward passes of its steps; if unknown, the thread that
+    launches most of their ops."""
     ops: Waiting
+    """Chunks parallel to those of ops: ``stage`` (index in the list of stages), ``step`` (number)
+    and ``again`` (whether the op recomputes a part of a forward pass in backward), -1 where nothing
+    was inferred. No chunks if no process was examined."""
 
     def read(self, chunk: int, rows: int) -> list[Array]:
         """Return inferred ``stage, step, again`` of a chunk's ops; -1 where nothing was inferred.

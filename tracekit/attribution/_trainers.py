@@ -23,20 +23,14 @@ class Teams:
 
     The first team of a process has the id of the process; further teams have ids beyond those of
     all processes.
-
-    Parameters
-    ----------
-    trainers
-        ``process, thread, team``: the training threads, one of each team.
-    further
-        Per thread: its team if that is not the first team of its process, else -1.
-    count
-        One more than the largest team number.
     """
 
     trainers: pl.DataFrame
+    """``process, thread, team``: the training threads, one of each team."""
     further: Array
+    """Per thread: its team if that is not the first team of its process, else -1."""
     count: int
+    """One more than the largest team number."""
 
     def of(self, frame: pl.DataFrame) -> pl.Series:
         """Return each row's team (training thread with helpers), by ``thread`` and ``process``."""
@@ -193,19 +187,13 @@ def _side_by_side(
 
 @dataclass(frozen=True)
 class Spans:
-    """Time intervals of each training thread (team), such as steps, one after the other.
-
-    Parameters
-    ----------
-    rows
-        ``process, start, end, number`` (times in ns), ordered by process and start; ``process`` is
-        the team's number.
-    teams
-        Number of teams.
-    """
+    """Time intervals of each training thread (team), such as steps, one after the other."""
 
     rows: pl.DataFrame
+    """``process, start, end, number`` (times in ns), ordered by process and start; ``process`` is
+    the team's number."""
     teams: int
+    """Number of teams."""
 
     def arrays(self) -> Stretches:
         """Return the intervals as arrays for loops, before any team's first interval has begun."""

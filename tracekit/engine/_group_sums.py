@@ -405,18 +405,12 @@ class GroupTally:
 
 @dataclass(frozen=True)
 class GroupTotals:
-    """Op counts, durations and busy time by group and window (interval of time, such as a step).
-
-    Parameters
-    ----------
-    groups
-        Sums, as `GroupTally.groups` returns them.
-    lengths
-        Durations of the ops of each row of `groups`; empty if they were not kept.
-    """
+    """Op counts, durations and busy time by group and window (interval of time, such as a step)."""
 
     groups: pl.DataFrame
+    """Sums, as `GroupTally.groups` returns them."""
     lengths: Durations
+    """Durations of the ops of each row of `groups`; empty if they were not kept."""
 
     def frames(self) -> Frames:
         """Return the sums as frames by name, small enough to send between processes."""

@@ -48,18 +48,12 @@ class Launched(NamedTuple):
 
 @dataclass
 class RangeTally:
-    """Sums the ops launched directly in each push/pop range, and their time of overlap by path.
-
-    Parameters
-    ----------
-    tree
-        Tree of the paths (names from the outermost range inward) of the push/pop ranges.
-    counting
-        Expressions that count each op once, though windows may split it into several rows.
-    """
+    """Sums the ops launched directly in each push/pop range, and their time of overlap by path."""
 
     tree: PathTree
+    """Tree of the paths (names from the outermost range inward) of the push/pop ranges."""
     counting: Counting
+    """Expressions that count each op once, though windows may split it into several rows."""
     launched: Launched = field(init=False)
     """Sums of the ops that ranges launched themselves."""
     _twice: Array = field(init=False)
@@ -129,38 +123,27 @@ class RangeTally:
 
 @dataclass(frozen=True)
 class _WorkInRanges:
-    """Sums of the GPU work launched in a run's NVTX ranges.
-
-    Parameters
-    ----------
-    tree
-        Tree of the paths of push/pop ranges.
-    pushed
-        The ranges of the tree, with `SUMS` over the ops launched in them and in nested ranges;
-        ``first, last``, first start and last end of these ops (null if there are none); and
-        ``kept``: whether the range begins between the first and the last iteration that is not
-        skipped.
-    lengths
-        For each path in the tree's order: ``busy_ns``, the length of the union of the ops of this
-        path and of those below it; ``self_busy_ns``, the same for ops launched directly in its
-        ranges.
-    opened
-        The start/end ranges, with the same columns as `pushed`.
-    open_busy
-        ``path, busy_ns``: busy time of the ops launched while start/end ranges of a path are open.
-    outside
-        ``range, ops, busy_ns, self_busy_ns`` of ops outside of all push/pop ranges, by reason.
-    windows
-        The intervals of device time that the sums are limited to.
-    """
+    """Sums of the GPU work launched in a run's NVTX ranges."""
 
     tree: PathTree
+    """Tree of the paths of push/pop ranges."""
     pushed: pl.DataFrame
+    """The ranges of the tree, with `SUMS` over the ops launched in them and in nested ranges;
+    ``first, last``, first start and last end of these ops (null if there are none); and ``kept``:
+    whether the range begins between the first and the last iteration that is not skipped."""
     lengths: pl.DataFrame
+    """For each path in the tree's order: ``busy_ns``, the length of the union of the ops of this
+    path and of those below it; ``self_busy_ns``, the same for ops launched directly in its
+    ranges."""
     opened: pl.DataFrame
+    """The start/end ranges, with the same columns as `pushed`."""
     open_busy: pl.DataFrame
+    """``path, busy_ns``: busy time of the ops launched while start/end ranges of a path are
+    open."""
     outside: pl.DataFrame
+    """``range, ops, busy_ns, self_busy_ns`` of ops outside of all push/pop ranges, by reason."""
     windows: pl.DataFrame
+    """The intervals of device time that the sums are limited to."""
 
 
 def _work_in_ranges(work: Work, skip: int) -> _WorkInRanges:
@@ -337,20 +320,14 @@ class KernelTally:
 
     Ops launched outside of all push/pop ranges are added up by the reason, such as an unknown
     launch.
-
-    Parameters
-    ----------
-    opened
-        The start/end ranges, as `start_end_ranges` returns them.
-    outside
-        Reasons of ops outside of ranges, as `outside_ranges` returns them.
-    counting
-        Expressions that count each op once, though windows may split it into several rows.
     """
 
     opened: pl.DataFrame
+    """The start/end ranges, as `start_end_ranges` returns them."""
     outside: Named
+    """Reasons of ops outside of ranges, as `outside_ranges` returns them."""
     counting: Counting
+    """Expressions that count each op once, though windows may split it into several rows."""
     _sums: list[pl.DataFrame] = field(default_factory=list)
     _during: list[pl.DataFrame] = field(default_factory=list)
 

@@ -36,22 +36,15 @@ _JOINED = (BY_RANGE, BY_SEQUENCE)
 
 @dataclass(frozen=True)
 class RangeLayers:
-    """The layers of a network, and the layer of each range.
-
-    Parameters
-    ----------
-    layers
-        Names of the layers, in the order of the forward pass.
-    of_range
-        For each range number the index of its layer, null if it has none.
-    joined
-        For each range number how the layer was found: by autograd's sequence number (`BY_SEQUENCE`)
-        or by the enclosing range (`BY_RANGE`).
-    """
+    """The layers of a network, and the layer of each range."""
 
     layers: pl.Series
+    """Names of the layers, in the order of the forward pass."""
     of_range: pl.Series
+    """For each range number the index of its layer, null if it has none."""
     joined: pl.Series
+    """For each range number how the layer was found: by autograd's sequence number (`BY_SEQUENCE`)
+    or by the enclosing range (`BY_RANGE`)."""
 
 
 @dataclass(frozen=True)

@@ -110,27 +110,20 @@ def parent_rows(ranges: pl.DataFrame) -> Array:
 
 @dataclass(frozen=True)
 class PathTree:
-    """Tree of the paths of push/pop ranges in depth-first order.
-
-    Parameters
-    ----------
-    paths
-        Numbers of the paths, in depth-first order.
-    parents, depths, sizes, shortcuts
-        For each path in this order: the position of its parent, -1 for a root; the number of paths
-        above it; the number of paths in its subtree; and the position of a far ancestor (see
-        `find_shortcuts`).
-    ranges
-        ``range, process, start, end, parent, node`` of each push/pop range; `node` is the position
-        of its path.
-    """
+    """Tree of the paths of push/pop ranges in depth-first order."""
 
     paths: Array
+    """Numbers of the paths, in depth-first order."""
     parents: Array
     depths: Array
     sizes: Array
     shortcuts: Array
+    """For each path in this order: the position of its parent, -1 for a root; the number of paths
+    above it; the number of paths in its subtree; and the position of a far ancestor (see
+    `find_shortcuts`)."""
     ranges: pl.DataFrame
+    """``range, process, start, end, parent, node`` of each push/pop range; `node` is the position
+    of its path."""
 
     def __len__(self) -> int:
         return self.paths.size
@@ -249,18 +242,12 @@ def start_end_ranges(trace: Trace) -> pl.DataFrame:
 
 @dataclass
 class OpenTally:
-    """Adds up the work launched while each start/end range is open, and busy time by range path.
-
-    Parameters
-    ----------
-    ranges
-        The start/end ranges, as `start_end_ranges` returns them.
-    counting
-        Expressions that count each op once, though windows may split it into several rows.
-    """
+    """Adds up the work launched while each start/end range is open, and busy time by range path."""
 
     ranges: pl.DataFrame
+    """The start/end ranges, as `start_end_ranges` returns them."""
     counting: Counting
+    """Expressions that count each op once, though windows may split it into several rows."""
     _open: pl.DataFrame = field(init=False)
     _ranges: list[pl.DataFrame] = field(default_factory=list)
     _busy: list[pl.DataFrame] = field(default_factory=list)

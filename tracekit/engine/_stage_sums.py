@@ -63,23 +63,16 @@ class StageSums:
     A window is an interval of a device's time, such as a step. Busy time is the length of the union
     of the ops' intervals; exposed time is the part of it in which no stage of higher precedence
     runs.
-
-    Parameters
-    ----------
-    windows
-        The windows; with one window per device, it spans the device's first op to its last.
-    stages
-        ``window, stage, ops, busy_ns, exposed_ns``.
-    groups
-        ``window, ops, launched`` (with a known call), ``total_ns, busy_ns`` of each window's ops.
-    sources
-        ``window, stage_source, ops, busy_ns`` by the evidence that the stage was derived from.
     """
 
     windows: pl.DataFrame
+    """The windows; with one window per device, it spans the device's first op to its last."""
     stages: pl.DataFrame
+    """``window, stage, ops, busy_ns, exposed_ns``."""
     groups: pl.DataFrame
+    """``window, ops, launched`` (with a known call), ``total_ns, busy_ns`` of each window's ops."""
     sources: pl.DataFrame
+    """``window, stage_source, ops, busy_ns`` by the evidence that the stage was derived from."""
 
     def frames(self) -> Frames:
         """Return the sums as frames by name."""

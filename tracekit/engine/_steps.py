@@ -340,25 +340,17 @@ def with_steps(windows: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Counted:
-    """Windows of the steps that an analysis covers, and how many steps it leaves out.
-
-    Parameters
-    ----------
-    windows
-        The windows; `iteration` is null outside of the covered steps.
-    left_out
-        Number of steps left out because not all processes have them.
-    annotated
-        Number of iterations in processes that have steps, without iterations that are skipped or
-        cut by the recording.
-    empty
-        Number of iterations in `annotated` during which their process has no GPU work.
-    """
+    """Windows of the steps that an analysis covers, and how many steps it leaves out."""
 
     windows: pl.DataFrame
+    """The windows; `iteration` is null outside of the covered steps."""
     left_out: int
+    """Number of steps left out because not all processes have them."""
     annotated: int
+    """Number of iterations in processes that have steps, without iterations that are skipped or cut
+    by the recording."""
     empty: int
+    """Number of iterations in `annotated` during which their process has no GPU work."""
 
 
 def counted_steps(windows: pl.DataFrame, iterations: pl.DataFrame, skip: int) -> Counted:

@@ -98,21 +98,14 @@ class Sweep(Protocol):
 
 @dataclass(frozen=True)
 class Named:
-    """A value to group ops by, such as the path of their range, that is looked up in another table.
-
-    Parameters
-    ----------
-    columns
-        Columns of ops that `number` reads.
-    number
-        Expression, over ops, for the index into `values`.
-    values
-        Values of the key in that table.
-    """
+    """A value to group ops by that another table has, such as the path of their range."""
 
     columns: tuple[str, ...]
+    """Columns of ops that `number` reads."""
     number: pl.Expr
+    """Expression, over ops, for the index into `values`."""
     values: pl.Series
+    """Values of the key in that table."""
 
 
 @dataclass
@@ -202,21 +195,14 @@ _FEW = 10_000
 
 @dataclass(frozen=True)
 class Receivers:
-    """Aggregators that ops are streamed to.
-
-    Parameters
-    ----------
-    tallies
-        Aggregators that get ops cut at the borders of windows (time intervals, such as steps).
-    sweeps
-        Aggregators that get whole ops, and sum them over these windows.
-    whole
-        Aggregators that get whole ops, and sum them over one window per device.
-    """
+    """Aggregators that ops are streamed to."""
 
     tallies: Sequence[Tally] = ()
+    """Aggregators that get ops cut at the borders of windows (time intervals, such as steps)."""
     sweeps: Sequence[Sweep] = ()
+    """Aggregators that get whole ops, and sum them over these windows."""
     whole: Sequence[Sweep] = ()
+    """Aggregators that get whole ops, and sum them over one window per device."""
 
 
 def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:

@@ -88,26 +88,18 @@ def _of_period(sequence: _Sequence, first: int) -> DeviceStages:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """Ops that the busiest thread launches on its main stream, and the period at which they repeat.
-
-    Parameters
-    ----------
-    lane
-        All work of the device.
-    rows, own
-        Indices in `lane` of the ops in the sequence, and the ops themselves.
-    span
-        The part of the sequence in which the period was found, such as from the first update to the
-        last.
-    period
-        The period: number of ops after which the sequence repeats.
-    """
+    """Ops that the busiest thread launches on its main stream, and the period of repetition."""
 
     lane: Lane
+    """All work of the device."""
     rows: Array
     own: Lane
+    """Indices in `lane` of the ops in the sequence, and the ops themselves."""
     span: slice
+    """The part of the sequence in which the period was found, such as from the first update to the
+    last."""
     period: Period
+    """The period: number of ops after which the sequence repeats."""
 
     @property
     def repeats(self) -> float:

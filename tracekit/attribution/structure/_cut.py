@@ -38,33 +38,23 @@ _SAMPLE = 50
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a gap between two backward passes is cut into update and forward pass, as op counts.
-
-    Parameters
-    ----------
-    at
-        Number of ops in the gap before the forward pass.
-    low, high
-        The least and the largest number that `at` may be.
-    why
-        Evidence for `at`, in words.
-    head
-        Number of ops at the start of the gap that are the update. Ops between these and `at` are a
-        forward pass without backward.
-    multiplies
-        Whether the update contains layers.
-    fed
-        Evidence, in words, for where the forward pass begins (layers before that belong to an
-        update); empty if there is none.
-    """
+    """Where a gap between two backward passes is cut into update and forward pass, as op counts."""
 
     at: int
+    """Number of ops in the gap before the forward pass."""
     low: int
     high: int
+    """The least and the largest number that `at` may be."""
     why: str
+    """Evidence for `at`, in words."""
     head: int
+    """Number of ops at the start of the gap that are the update. Ops between these and `at` are a
+    forward pass without backward."""
     multiplies: bool = False
+    """Whether the update contains layers."""
     fed: str = ""
+    """Evidence, in words, for where the forward pass begins (layers before that belong to an
+    update); empty if there is none."""
 
 
 def cut_gap(turns: Turns, number: int) -> Cut:

@@ -26,31 +26,21 @@ from tracekit.attribution.structure._work import D2D, D2H, H2D, MEMSET, Array
 
 @dataclass(frozen=True)
 class Parts:
-    """Where each gap (the ops between two backward passes) is cut into update and forward pass.
-
-    Parameters
-    ----------
-    head
-        Per gap: number of ops at its start that are the weight update.
-    front
-        Per gap: number of its ops before the forward pass that belongs to the next backward pass.
-    template
-        Index of a gap of the most frequent (usual) kind.
-    cut
-        Where the gap `template` is cut.
-    usual
-        Number of gaps of the usual kind, without the recording's first and last gap; if gradients
-        are accumulated, of both usual kinds, with and without an update.
-    accumulating
-        Number of gaps with a forward pass but no update, without the first and last gap.
-    """
+    """Where each gap (the ops between two backward passes) is cut into update and forward pass."""
 
     head: Array
+    """Per gap: number of ops at its start that are the weight update."""
     front: Array
+    """Per gap: number of its ops before the forward pass that belongs to the next backward pass."""
     template: int
+    """Index of a gap of the most frequent (usual) kind."""
     cut: Cut
+    """Where the gap `template` is cut."""
     usual: int
+    """Number of gaps of the usual kind, without the recording's first and last gap; if gradients
+    are accumulated, of both usual kinds, with and without an update."""
     accumulating: int
+    """Number of gaps with a forward pass but no update, without the first and last gap."""
 
 
 def part_gaps(turns: Turns) -> Parts:

@@ -27,29 +27,15 @@ _LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_n
 
 @dataclass(frozen=True)
 class Lane:
-    """Ops of one process on one device, in order of launch, with the hints in their kernel names.
-
-    Parameters
-    ----------
-    work
-        The ops, in order of launch.
-    symbol
-        Integer for the op's name, or for its kind if it has no name. Launch sequences are compared
-        by these integers.
-    kernel
-        Whether the op is a computing kernel, or a CUDA graph recorded as a whole.
-    layer, lookup, optimizer, backward, input_gradient, batch_norm, fill
-        Whether the op's name indicates a layer, an embedding look-up, an optimizer kernel, a kernel
-        of the backward pass, a gradient of a layer's input, a batch norm, or a fill.
-    exchange
-        Whether the op is a collective that exchanges gradients.
-    batch
-        Whether the op is a copy that may bring a batch of input.
-    """
+    """Ops of one process on one device, in order of launch, with hints in their kernel names."""
 
     work: Work
+    """The ops, in order of launch."""
     symbol: Array
+    """Integer for the op's name, or for its kind if it has no name. Launch sequences are compared
+    by these integers."""
     kernel: Array
+    """Whether the op is a computing kernel, or a CUDA graph recorded as a whole."""
     layer: Array
     lookup: Array
     optimizer: Array
@@ -57,8 +43,12 @@ class Lane:
     input_gradient: Array
     batch_norm: Array
     fill: Array
+    """Whether the op's name indicates a layer, an embedding look-up, an optimizer kernel, a kernel
+    of the backward pass, a gradient of a layer's input, a batch norm, or a fill."""
     exchange: Array
+    """Whether the op is a collective that exchanges gradients."""
     batch: Array
+    """Whether the op is a copy that may bring a batch of input."""
 
     def __len__(self) -> int:
         return len(self.work)

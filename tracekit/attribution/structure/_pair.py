@@ -28,29 +28,20 @@ _SPOKEN = ("optimizer kernels", "kernels of gradients", "gradient collectives")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two groups of threads ("sides"): one launches forward passes and updates, one backward.
-
-    Parameters
-    ----------
-    main, backward
-        Masks of the ops that each side launches.
-    turns
-        Number of turns, that is, uninterrupted runs of launches, of the backward side.
-    steady
-        Share of these turns that begin at one of the most frequent pairs of kernels (last one of
-        the other side, first one of the turn).
-    votes
-        Kind of evidence -> 1 if it supports this assignment of roles, -1 if it contradicts it.
-    by_names
-        Whether one thread launches everything, and kernel names show its backward passes.
-    """
+    """Two groups of threads ("sides"): one launches forward passes and updates, one backward."""
 
     main: Array
     backward: Array
+    """Masks of the ops that each side launches."""
     turns: int
+    """Number of turns, that is, uninterrupted runs of launches, of the backward side."""
     steady: float
+    """Share of these turns that begin at one of the most frequent pairs of kernels (last one of the
+    other side, first one of the turn)."""
     votes: dict[str, int]
+    """Kind of evidence -> 1 if it supports this assignment of roles, -1 if it contradicts it."""
     by_names: bool = False
+    """Whether one thread launches everything, and kernel names show its backward passes."""
 
     @property
     def agreed(self) -> int:
@@ -160,19 +151,14 @@ class Turns:
     A burst is an uninterrupted run of launches of the backward side, that is, a backward pass; a
     gap is the sequence that the main side launches between two bursts: gap 0, burst 0, gap 1 and so
     on. The first and the last gap may be empty.
-
-    Parameters
-    ----------
-    lane
-        The ops that the pair launches, in order.
-    bursts, ends
-        First op of each burst and op after its last, as indices in the lane. Gap n ends where burst
-        n begins.
     """
 
     lane: Lane
+    """The ops that the pair launches, in order."""
     bursts: Array
     ends: Array
+    """First op of each burst and op after its last, as indices in the lane. Gap n ends where burst
+    n begins."""
 
     @cached_property
     def first(self) -> Array:

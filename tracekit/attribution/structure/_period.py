@@ -142,23 +142,17 @@ _SPARE = 4
 
 @dataclass(frozen=True)
 class Repeats:
-    """Occurrences of the usual step in a sequence.
-
-    Parameters
-    ----------
-    begins
-        Index at which each step begins; negative for the first step if its start was not recorded.
-    offset, number
-        Per op: its position in the usual step, and the number of its step; -1 if it is in none.
-    pieces
-        Whether the sequence begins with the end of a step that the recording cut, and whether it
-        ends with the start of such a step; these parts do not count as steps.
-    """
+    """Occurrences of the usual step in a sequence."""
 
     begins: Array
+    """Index at which each step begins; negative for the first step if its start was not
+    recorded."""
     offset: Array
     number: Array
+    """Per op: its position in the usual step, and the number of its step; -1 if it is in none."""
     pieces: tuple[bool, bool]
+    """Whether the sequence begins with the end of a step that the recording cut, and whether it
+    ends with the start of such a step; these parts do not count as steps."""
 
     def whole(self, size: int, length: int) -> Array:
         """Mask steps recorded in full: all `size` ops lie in the sequence of `length` ops."""

@@ -32,29 +32,20 @@ from tracekit.support.wording import percent
 
 @dataclass(frozen=True)
 class Usual:
-    """One occurrence of the usual (repeating) step in a launch sequence.
-
-    Parameters
-    ----------
-    rows
-        Indices of its ops in the sequence.
-    symbol
-        Symbols (integers for kernel names) of its ops.
-    lead
-        Number of ops at its start that bring input or clear gradients.
-    low, high
-        Number of ops at its start that may belong to the previous update, and number of ops at its
-        end that may belong to the next step.
-    why
-        Evidence for its start, in words.
-    """
+    """One occurrence of the usual (repeating) step in a launch sequence."""
 
     rows: Array
+    """Indices of its ops in the sequence."""
     symbol: Array
+    """Symbols (integers for kernel names) of its ops."""
     lead: int
+    """Number of ops at its start that bring input or clear gradients."""
     low: int
     high: int
+    """Number of ops at its start that may belong to the previous update, and number of ops at its
+    end that may belong to the next step."""
     why: str
+    """Evidence for its start, in words."""
 
 
 def usual_step(lane: Lane, first: int, size: int) -> Usual:
@@ -120,42 +111,30 @@ def _pauses(lane: Lane, at: Array, size: int) -> Array:
 
 @dataclass(frozen=True)
 class Step:
-    """A step split into stages, with the uncertainty of each cut.
-
-    Parameters
-    ----------
-    stage
-        Per op of the step: its stage, as index in the list of stages.
-    turn, update
-        Index of the first op of backward, and of the first op of the update.
-    mirror
-        Share of the launches that form nested pairs of equal size (mirror symmetry of forward and
-        backward). A launch weighs less the more launches have its size.
-    sized
-        Whether the sizes (number of threads) of most launches are known.
-    recomputed
-        Share of backward's layers that occur in the same order as in forward.
-    fed_again
-        Whether a batch is copied from the host during backward.
-    signs
-        Sign of training -> whether the step shows it: optimizer kernels, gradient kernels after the
-        start of backward, an exchange of gradients, the mirror symmetry.
-    doubts
-        Kind of cut between two stages, and busy time before and after it, in one step, that may
-        belong to the other stage, ns.
-    """
+    """A step split into stages, with the uncertainty of each cut."""
 
     stage: Array
+    """Per op of the step: its stage, as index in the list of stages."""
     turn: int
     update: int
+    """Index of the first op of backward, and of the first op of the update."""
     mirror: float
+    """Share of the launches that form nested pairs of equal size (mirror symmetry of forward and
+    backward). A launch weighs less the more launches have its size."""
     sized: bool
+    """Whether the sizes (number of threads) of most launches are known."""
     recomputed: float
+    """Share of backward's layers that occur in the same order as in forward."""
     fed_again: bool
+    """Whether a batch is copied from the host during backward."""
     signs: dict[str, bool]
+    """Sign of training -> whether the step shows it: optimizer kernels, gradient kernels after the
+    start of backward, an exchange of gradients, the mirror symmetry."""
     evidence: tuple[str, ...]
     contradictions: tuple[str, ...]
     doubts: tuple[tuple[str, int, int], ...]
+    """Kind of cut between two stages, and busy time before and after it, in one step, that may
+    belong to the other stage, ns."""
 
 
 def take_apart(lane: Lane, usual: Usual) -> Step:

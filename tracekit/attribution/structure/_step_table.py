@@ -24,30 +24,20 @@ STEP_READINGS = {
 
 @dataclass(frozen=True)
 class Numbered:
-    """Backward passes (bursts) grouped into steps.
-
-    Parameters
-    ----------
-    bursts
-        Per backward pass: number of its step.
-    several
-        Evidence, in words, that a step has several weight updates; None if steps have one update.
-    steady
-        Whether all steps have equally many updates.
-    unfed
-        Evidence, in words, that steps might have more or fewer updates than assumed, or None.
-    reading
-        Definition of a step in use, one of `STEP_READINGS`.
-    others
-        Names of other definitions that would give different steps.
-    """
+    """Backward passes (bursts) grouped into steps."""
 
     bursts: Array
+    """Per backward pass: number of its step."""
     several: str | None = None
+    """Evidence, in words, that a step has several weight updates; None if steps have one update."""
     steady: bool = True
+    """Whether all steps have equally many updates."""
     unfed: str | None = None
+    """Evidence, in words, that steps might have more or fewer updates than assumed, or None."""
     reading: str = "update"
+    """Definition of a step in use, one of `STEP_READINGS`."""
     others: tuple[str, ...] = ()
+    """Names of other definitions that would give different steps."""
 
 
 def number_bursts(turns: Turns, parts: Parts, reading: str | None = None) -> Numbered:
