@@ -33,32 +33,22 @@ _TELLS = (IS_NCCL | IS_MPI | IS_RANK_MARK).fill_null(value=False)
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Rows of a run's tables about communication and ranks.
-
-    Parameters
-    ----------
-    collectives, copies
-        Kernels of collectives, and copies between GPUs or between GPU and host.
-    around
-        ``range, path``: each NVTX range that launched collectives, with its path of nested names.
-    ranges
-        NVTX ranges of NCCL and MPI, and marks ``tracekit.rank``; may include other ranges.
-    host
-        Host calls of MPI, and calls with a known rank; may include other calls.
-    active
-        ``report, process``: the processes that ran GPU ops, and the trace file of each.
-    edges
-        ``report, start, end``: start of the first and end of the last GPU op of each trace file,
-        ns.
-    """
+    """Rows of a run's tables about communication and ranks."""
 
     collectives: pl.LazyFrame
     copies: pl.LazyFrame
+    """Kernels of collectives, and copies between GPUs or between GPU and host."""
     around: pl.LazyFrame
+    """``range, path``: each NVTX range that launched collectives, with its path of nested names."""
     ranges: pl.LazyFrame
+    """NVTX ranges of NCCL and MPI, and marks ``tracekit.rank``; may include other ranges."""
     host: pl.LazyFrame
+    """Host calls of MPI, and calls with a known rank; may include other calls."""
     active: pl.LazyFrame
+    """``report, process``: the processes that ran GPU ops, and the trace file of each."""
     edges: pl.LazyFrame
+    """``report, start, end``: start of the first and end of the last GPU op of each trace file,
+    ns."""
 
 
 def excerpt(trace: Trace) -> Excerpt:

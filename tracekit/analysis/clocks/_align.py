@@ -41,22 +41,15 @@ _Match = tuple[Fit, Pairs] | str
 
 @dataclass(frozen=True)
 class Alignment:
-    """Clock correction of one trace file (report), and the report that it was compared with.
-
-    Parameters
-    ----------
-    clock
-        Correction of the report's times.
-    against
-        Index of the report that it was compared with.
-    check
-        How well calls and messages of both reports agree under the clock; None if none were
-        matched.
-    """
+    """Clock correction of one trace file (report), and the report that it was compared with."""
 
     clock: Clock
+    """Correction of the report's times."""
     against: int | None = None
+    """Index of the report that it was compared with."""
     check: Fit | None = None
+    """How well calls and messages of both reports agree under the clock; None if none were
+    matched."""
 
 
 def align(

@@ -86,38 +86,27 @@ class Messages:
 
 @dataclass(frozen=True)
 class Fit:
-    """Clock correction between two trace files, and how well calls and messages then agree.
-
-    Parameters
-    ----------
-    clock
-        Correction added to the other file's times: offset, drift and sudden jumps.
-    calls, messages
-        Number of matched calls and of matched messages.
-    typical
-        Median length of the matched calls, ns.
-    residual
-        Remaining difference between the ends of matched calls: 5th and 95th percentile, ns; None
-        without calls.
-    violations, early
-        Number of calls that stay impossible after correction (one participant leaves before another
-        enters), and number of messages that are received before they are sent.
-    bound
-        Largest possible error of the correction, ns: a larger error would violate causality of
-        calls or messages. None if calls and messages limit the error in one direction only.
-    refused
-        Why the correction is not used; None if it is used.
-    """
+    """Clock correction between two trace files, and how well calls and messages then agree."""
 
     clock: Clock
+    """Correction added to the other file's times: offset, drift and sudden jumps."""
     calls: int
     messages: int
+    """Number of matched calls and of matched messages."""
     typical: int
+    """Median length of the matched calls, ns."""
     residual: tuple[int, int] | None
+    """Remaining difference between the ends of matched calls: 5th and 95th percentile, ns; None
+    without calls."""
     violations: int
     early: int
+    """Number of calls that stay impossible after correction (one participant leaves before another
+    enters), and number of messages that are received before they are sent."""
     bound: int | None
+    """Largest possible error of the correction, ns: a larger error would violate causality of calls
+    or messages. None if calls and messages limit the error in one direction only."""
     refused: str | None = None
+    """Why the correction is not used; None if it is used."""
 
     @property
     def contradicts(self) -> str | None:

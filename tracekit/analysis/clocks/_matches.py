@@ -72,24 +72,17 @@ _NONE = pl.DataFrame(
 
 @dataclass(frozen=True)
 class Calls:
-    """Collective calls of one trace file that can align clocks (`joint_calls`), in two tables.
-
-    Parameters
-    ----------
-    lanes
-        ``group, lane, place, stream, operation, size, start, end`` (ns), sorted by time. A group of
-        ranks has the same name in all files; ``lane`` is the id of a participant or its stream,
-        ``place`` the number of the (process, GPU) pair in the file.
-    numbered
-        Calls with a sequence number: ``group, operation, call_sequence, start, end, size``.
-    numbers_messages
-        Whether `messages` can number the file's messages: an MPI_Init or the creation of an NCCL
-        communicator was recorded.
-    """
+    """Collective calls of one trace file that can align clocks (`joint_calls`), in two tables."""
 
     lanes: pl.DataFrame
+    """``group, lane, place, stream, operation, size, start, end`` (ns), sorted by time. A group of
+    ranks has the same name in all files; ``lane`` is the id of a participant or its stream,
+    ``place`` the number of the (process, GPU) pair in the file."""
     numbered: pl.DataFrame
+    """Calls with a sequence number: ``group, operation, call_sequence, start, end, size``."""
     numbers_messages: bool
+    """Whether `messages` can number the file's messages: an MPI_Init or the creation of an NCCL
+    communicator was recorded."""
 
     def of_groups(self, names: Mapping[str, str]) -> Calls:
         """Return all calls of groups in `names` (old -> new name), renamed, in table `lanes`."""

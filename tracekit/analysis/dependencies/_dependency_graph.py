@@ -322,26 +322,18 @@ def _edges_of_threads(moments: Moments) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Graph:
-    """Dependency graph as a table of its edges, as replays need it.
-
-    Parameters
-    ----------
-    edges
-        ``source, target, kind, weight, at_once``, sorted by target. `weight` is the least time from
-        source to target, ns; `at_once`, whether source and target have the same recorded time.
-    time
-        Recorded time of each node, ns.
-    delays
-        Unexplained delay of each node: its recorded time minus the earliest time that its edges
-        allow, ns. Delays up to `TOLERATED_NS` are 0.
-    order
-        The nodes in topological order: each after the nodes that it waits for.
-    """
+    """Dependency graph as a table of its edges, as replays need it."""
 
     edges: pl.DataFrame
+    """``source, target, kind, weight, at_once``, sorted by target. `weight` is the least time from
+    source to target, ns; `at_once`, whether source and target have the same recorded time."""
     time: Array
+    """Recorded time of each node, ns."""
     delays: Array
+    """Unexplained delay of each node: its recorded time minus the earliest time that its edges
+    allow, ns. Delays up to `TOLERATED_NS` are 0."""
     order: Array
+    """The nodes in topological order: each after the nodes that it waits for."""
 
     @cached_property
     def _first(self) -> Array:
@@ -374,30 +366,20 @@ class Graph:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Dependency graph of a run: starts and ends of calls and ops (nodes), and edges.
-
-    Parameters
-    ----------
-    moments
-        The calls and ops whose starts and ends are the nodes.
-    net
-        The graph, of which `graph` makes a table.
-    usual
-        Fitted length of the edges of each group (kind of edge, and of op), ns.
-    number
-        Number of edges.
-    contradicted
-        Number of edges that were left out because their target was recorded before their source.
-    batches
-        The batches of input for which threads of the host wait.
-    """
+    """Dependency graph of a run: starts and ends of calls and ops (nodes), and edges."""
 
     moments: Moments
+    """The calls and ops whose starts and ends are the nodes."""
     net: Net
+    """The graph, of which `graph` makes a table."""
     usual: Array
+    """Fitted length of the edges of each group (kind of edge, and of op), ns."""
     number: int
+    """Number of edges."""
     contradicted: int
+    """Number of edges that were left out because their target was recorded before their source."""
     batches: Batches
+    """The batches of input for which threads of the host wait."""
 
     def graph(self) -> Graph:
         """Return the graph as a table of its edges."""

@@ -43,23 +43,16 @@ EDGES = pl.Schema(
 
 @dataclass(frozen=True)
 class Moments:
-    """Calls and ops of a run, with the graph's nodes at which they start and end.
-
-    Parameters
-    ----------
-    calls
-        ``process, thread, start, end, name, begin, finish`` (times in ns), by thread and start;
-        `begin` and `finish` are indices of nodes. While edges are found, also `correlation`.
-    ops
-        Columns of the canonical table (`context` is -1 where it is not known), ``copies`` (whether
-        the op is a copy), ``called`` (whether its launching call is known), ``work`` (what an op
-        is: `compute`, `memory`, `comm` or `host_copy`), ``launch`` (node at which the call begins
-        that launched the op; null if it was not recorded) and ``begin, finish``, by stream and
-        start.
-    """
+    """Calls and ops of a run, with the graph's nodes at which they start and end."""
 
     calls: pl.DataFrame
+    """``process, thread, start, end, name, begin, finish`` (times in ns), by thread and start;
+    `begin` and `finish` are indices of nodes. While edges are found, also `correlation`."""
     ops: pl.DataFrame
+    """Columns of the canonical table (`context` is -1 where it is not known), ``copies`` (whether
+    the op is a copy), ``called`` (whether its launching call is known), ``work`` (what an op is:
+    `compute`, `memory`, `comm` or `host_copy`), ``launch`` (node at which the call begins that
+    launched the op; null if it was not recorded) and ``begin, finish``, by stream and start."""
 
     @property
     def count(self) -> int:

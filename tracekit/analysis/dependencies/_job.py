@@ -63,25 +63,17 @@ def slack_of(job: Job) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Job:
-    """Dependency graph of a run, with the nodes at which its steps start and end.
-
-    Parameters
-    ----------
-    trace, traffic
-        The run, whose processes number iterations alike, and its traffic between GPUs.
-    found
-        The dependencies of its calls and ops.
-    marks
-        The complete steps that were not skipped, from `_step_marks`.
-    left_out
-        Metadata on skipped steps (``skip``) and slow first steps (``cold``).
-    """
+    """Dependency graph of a run, with the nodes at which its steps start and end."""
 
     trace: Trace
     traffic: Traffic
+    """The run, whose processes number iterations alike, and its traffic between GPUs."""
     found: Dependencies
+    """The dependencies of its calls and ops."""
     marks: pl.DataFrame
+    """The complete steps that were not skipped, from `_step_marks`."""
     left_out: dict[str, Any]
+    """Metadata on skipped steps (``skip``) and slow first steps (``cold``)."""
 
     @cached_property
     def edges(self) -> pl.DataFrame:

@@ -331,38 +331,28 @@ def _next_op(
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of input taken by the threads that drive iterations, and the waits for them.
-
-    Parameters
-    ----------
-    taken
-        ``process, thread, target, source, end, length, loading, evident, own, lag, waited, before,
-        between``, sorted by thread and time (times in ns). The thread makes no call for `length`,
-        from node `source` to node `target` (time `end`), where the call begins that takes the
-        batch. `loading` is the part of `length` in which the thread may wait for the batch;
-        `waited`, whether `loading` is long enough to count as a wait; `evident`, the part of
-        `length` that the thread spends in ranges of input or asleep. `own` is whether the call
-        copies the batch to the GPU; `lag`, the time since the previous batch, taken at node
-        `before`; `between`, the number of batches since the last wait.
-    workers
-        Number of loader workers: the processes forked before the first batch, or the batches
-        between two waits. None if neither is recorded.
-    forks
-        Number of processes forked before the first batch, which are taken for loader workers.
-    asleep
-        Whether calls of the operating system show that threads slept in 90 % of the waiting time.
-    most_ns
-        Upper bound of a loader's time per batch, estimated from the wait for the first batch, ns.
-    slept_is_known
-        Whether calls of the operating system were recorded.
-    """
+    """Batches of input taken by the threads that drive iterations, and the waits for them."""
 
     taken: pl.DataFrame
+    """``process, thread, target, source, end, length, loading, evident, own, lag, waited, before,
+    between``, sorted by thread and time (times in ns). The thread makes no call for `length`, from
+    node `source` to node `target` (time `end`), where the call begins that takes the batch.
+    `loading` is the part of `length` in which the thread may wait for the batch; `waited`, whether
+    `loading` is long enough to count as a wait; `evident`, the part of `length` that the thread
+    spends in ranges of input or asleep. `own` is whether the call copies the batch to the GPU;
+    `lag`, the time since the previous batch, taken at node `before`; `between`, the number of
+    batches since the last wait."""
     workers: int | None
+    """Number of loader workers: the processes forked before the first batch, or the batches between
+    two waits. None if neither is recorded."""
     forks: int | None
+    """Number of processes forked before the first batch, which are taken for loader workers."""
     asleep: bool
+    """Whether calls of the operating system show that threads slept in 90 % of the waiting time."""
     most_ns: int | None
+    """Upper bound of a loader's time per batch, estimated from the wait for the first batch, ns."""
     slept_is_known: bool
+    """Whether calls of the operating system were recorded."""
     trace: Trace
 
     @property

@@ -38,30 +38,20 @@ _EDGES: dict[str, PolarsType] = {
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where ranks of communicators are: on which device of the run, and which GPU of the machine.
-
-    Parameters
-    ----------
-    machine
-        The machine, with its GPUs, links and switches.
-    place
-        Device of the run -> GPU of the machine.
-    devices
-        ``communicator, rank, device`` of known ranks.
-    log
-        An NCCL log of the run, whose rings and trees are used; or None.
-    size
-        Number of ranks of communicators of unknown size, given by the user; or None.
-    reducing
-        GPUs of the machine whose NVSwitch can reduce and multicast (NVLS).
-    """
+    """Where ranks of communicators are: on which device of the run and GPU of the machine."""
 
     machine: Machine
+    """The machine, with its GPUs, links and switches."""
     place: Mapping[int, int]
+    """Device of the run -> GPU of the machine."""
     devices: pl.DataFrame
+    """``communicator, rank, device`` of known ranks."""
     log: NcclLog | None = None
+    """An NCCL log of the run, whose rings and trees are used; or None."""
     size: int | None = None
+    """Number of ranks of communicators of unknown size, given by the user; or None."""
     reducing: frozenset[int] = frozenset()
+    """GPUs of the machine whose NVSwitch can reduce and multicast (NVLS)."""
 
     def of(self, communicator: str | None) -> dict[int, int]:
         """Return rank -> device for the known ranks of a communicator."""

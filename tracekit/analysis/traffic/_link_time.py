@@ -98,21 +98,14 @@ def _ramp(
 
 @dataclass(frozen=True)
 class Covered:
-    """How long at least one interval of each group is open; intervals come in batches (`plus`).
-
-    Parameters
-    ----------
-    by
-        Columns that define a group.
-    groups
-        Columns `by` and ``length``: length of the union up to the `until` of the last `plus`, ns.
-    beyond
-        The intervals, or parts of intervals, after that `until`.
-    """
+    """How long at least one interval of each group is open; intervals come in batches (`plus`)."""
 
     by: Sequence[str]
+    """Columns that define a group."""
     groups: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Columns `by` and ``length``: length of the union up to the `until` of the last `plus`, ns."""
     beyond: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """The intervals, or parts of intervals, after that `until`."""
 
     def plus(self, intervals: pl.DataFrame, until: int) -> Covered:
         """Return the lengths with more intervals; later ones must not start before `until`."""

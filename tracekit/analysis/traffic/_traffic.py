@@ -88,27 +88,18 @@ class _Facts(NamedTuple):
 
 @dataclass(frozen=True)
 class Traffic:
-    """Transfers of a run, and the machine (GPUs, NICs, links) over which they went.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    placed
-        The machine, with the mapping device of the run -> GPU of the machine.
-    log
-        An NCCL log of the run, or None.
-    sizes
-        Collective (such as ``all_reduce``) -> bytes, for calls whose size was not recorded.
-    ranks
-        Number of ranks of communicators whose size was not recorded; or None.
-    """
+    """Transfers of a run, and the machine (GPUs, NICs, links) over which they went."""
 
     trace: Trace
+    """The run."""
     placed: Placed
+    """The machine, with the mapping device of the run -> GPU of the machine."""
     log: NcclLog | None = None
+    """An NCCL log of the run, or None."""
     sizes: Mapping[str, int] | None = None
+    """Collective (such as ``all_reduce``) -> bytes, for calls whose size was not recorded."""
     ranks: int | None = None
+    """Number of ranks of communicators whose size was not recorded; or None."""
 
     @cached_property
     def calls(self) -> pl.DataFrame:
