@@ -216,22 +216,15 @@ def _carried(
 
 @dataclass(frozen=True)
 class Carriers:
-    """The parts of a step that make up a change of its length.
-
-    Parameters
-    ----------
-    most
-        The fewest parts that make up half of the change, all in the direction of the step's change,
-        largest first.
-    are_shown
-        Whether the change of each of these parts is significant.
-    against
-        Parts that changed in the opposite direction by more than half of the step's change.
-    """
+    """The parts of a step that make up a change of its length."""
 
     most: pl.DataFrame
+    """The fewest parts that make up half of the change, all in the direction of the step's change,
+    largest first."""
     are_shown: bool
+    """Whether the change of each of these parts is significant."""
     against: pl.DataFrame
+    """Parts that changed in the opposite direction by more than half of the step's change."""
 
 
 def carriers(contributions: pl.DataFrame, change: float) -> Carriers:

@@ -36,44 +36,30 @@ _FEW = 3
 
 @dataclass(frozen=True)
 class Limit:
-    """Result of the test whether run B is slower than A by more than a limit.
-
-    Parameters
-    ----------
-    outcome
-        ``within`` or ``above`` the limit, each with 95 % confidence, or ``unknown``.
-    sentence
-        The result in words; if unknown, also the number of steps that would decide it.
-    """
+    """Result of the test whether run B is slower than A by more than a limit."""
 
     outcome: Literal["within", "above", "unknown"]
+    """``within`` or ``above`` the limit, each with 95 % confidence, or ``unknown``."""
     sentence: str
+    """The result in words; if unknown, also the number of steps that would decide it."""
 
 
 @dataclass(frozen=True)
 class _Excess:
-    """Excess of B's time over the limit: ``b - (1 + limit) a``, with its one-sided interval.
-
-    Parameters
-    ----------
-    change
-        Relative change, B / A - 1; `what` is the beginning of the printed sentence on it.
-    base
-        A's time, ns. The ends of the interval are printed as percentages of it.
-    middle, low, high
-        The excess (estimate) and its one-sided bounds at 95 %, in ns.
-    closer
-        Function: number of additional `noun` (steps, recordings) -> expected distance from `middle`
-        to the bound, ns.
-    """
+    """Excess of B's time over the limit: ``b - (1 + limit) a``, with its one-sided interval."""
 
     subject: str
     change: float
+    """Relative change, B / A - 1; `what` is the beginning of the printed sentence on it."""
     base: float
+    """A's time, ns. The ends of the interval are printed as percentages of it."""
     middle: float
     low: float
     high: float
+    """The excess (estimate) and its one-sided bounds at 95 %, in ns."""
     closer: Callable[[int], float]
+    """Function: number of additional `noun` (steps, recordings) -> expected distance from `middle`
+    to the bound, ns."""
     noun: str
 
 

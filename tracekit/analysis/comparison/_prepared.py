@@ -79,20 +79,14 @@ def with_normalised_names(trace: Trace) -> Trace:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One recording of a program.
-
-    Parameters
-    ----------
-    trace, name, labels
-        The run, its name in messages, and its labels (label -> value, such as ``network``).
-    traffic
-        Its traffic, for a comparison by link; else None.
-    """
+    """One recording of a program."""
 
     trace: Trace
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    """The run, its name in messages, and its labels (label -> value, such as ``network``)."""
     traffic: Traffic | None = None
+    """Its traffic, for a comparison by link; else None."""
 
 
 @dataclass(frozen=True)
@@ -177,33 +171,23 @@ class Comparison(Answer):
 
 @dataclass(frozen=True)
 class Prepared:
-    """Two or more measured runs, ready to be compared.
-
-    Parameters
-    ----------
-    runs, traces, measured
-        The recordings as given, their traces with unified kernel names, and their measured steps,
-        in the same order.
-    parts
-        Names of the parts of steps: stages, ``idle`` and ``between_steps``.
-    reasons
-        Why the runs are not comparable.
-    has_verdict
-        Whether to give verdicts.
-    verdicts
-        Run name -> what its processes were found to do, such as training.
-    notes
-        Notes on the runs, in words.
-    """
+    """Two or more measured runs, ready to be compared."""
 
     runs: Sequence[Recorded]
     traces: Sequence[Trace]
     measured: list[Measured]
+    """The recordings as given, their traces with unified kernel names, and their measured steps, in
+    the same order."""
     parts: tuple[str, ...]
+    """Names of the parts of steps: stages, ``idle`` and ``between_steps``."""
     reasons: list[str]
+    """Why the runs are not comparable."""
     has_verdict: bool
+    """Whether to give verdicts."""
     verdicts: dict[str, Any]
+    """Run name -> what its processes were found to do, such as training."""
     notes: list[str]
+    """Notes on the runs, in words."""
 
     @property
     def basis(self) -> dict[str, str]:

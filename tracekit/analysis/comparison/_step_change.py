@@ -177,21 +177,14 @@ def with_small(
 
 @dataclass(frozen=True)
 class Steps:
-    """Lengths of the steps of A and of B, added over devices.
-
-    Parameters
-    ----------
-    lengths
-        Lengths in the order of the steps, ns.
-    devices
-        Number of devices over which each run's lengths are added.
-    regular
-        For each run, its slow steps if every n-th step is slow, else None.
-    """
+    """Lengths of the steps of A and of B, added over devices."""
 
     lengths: tuple[Numbers, Numbers]
+    """Lengths in the order of the steps, ns."""
     devices: tuple[int, int]
+    """Number of devices over which each run's lengths are added."""
     regular: Kinds
+    """For each run, its slow steps if every n-th step is slow, else None."""
 
     @classmethod
     def of(cls, a: Measured, b: Measured) -> Steps:

@@ -129,38 +129,26 @@ class Lost:
 
 @dataclass(frozen=True)
 class Facts:
-    """Measurements of the steps of a run, computed on first use.
-
-    Parameters
-    ----------
-    trace
-        The run.
-    steps
-        ``process, device, iteration, start, end`` of each usual step on each GPU. A usual step is
-        complete and not cold (`cold_of`). For a run without steps: one row
-        per GPU from its first to its last op, with iteration 0 and a null process.
-    cold
-        ``iteration, start, length`` of each cold step at the beginning: mean over GPUs, ns.
-    has_steps
-        Whether the run has steps.
-    traffic
-        Traffic of the run, if needed; else None.
-    worth
-        Least share of a step's time that a problem must take to become a finding.
-    last_ns
-        Length of the last step if it is left out, since it lacks the work that ends other steps.
-    measures
-        Groups of measuring functions that are computed together, in one pass over the run.
-    """
+    """Measurements of the steps of a run, computed on first use."""
 
     trace: Trace
+    """The run."""
     steps: pl.DataFrame
+    """``process, device, iteration, start, end`` of each usual step on each GPU. A usual step is
+    complete and not cold (`cold_of`). For a run without steps: one row per GPU from its first to
+    its last op, with iteration 0 and a null process."""
     cold: pl.DataFrame
+    """``iteration, start, length`` of each cold step at the beginning: mean over GPUs, ns."""
     has_steps: bool
+    """Whether the run has steps."""
     traffic: Traffic | None = None
+    """Traffic of the run, if needed; else None."""
     worth: float = WORTH
+    """Least share of a step's time that a problem must take to become a finding."""
     last_ns: float | None = None
+    """Length of the last step if it is left out, since it lacks the work that ends other steps."""
     measures: tuple[tuple[Measure, ...], ...] = ()
+    """Groups of measuring functions that are computed together, in one pass over the run."""
     _known: dict[Measure, Frames] = field(default_factory=dict, init=False, repr=False,
                                           compare=False)  # fmt: skip
 
@@ -523,41 +511,28 @@ Confidence = Literal["measured", "likely", "hint", "perhaps"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A problem that takes time of a step, and its remedy.
-
-    Parameters
-    ----------
-    finding
-        The problem in one sentence, with measured values.
-    win, low, high
-        Time by which a step would get shorter, ns: estimate, lower and upper bound; None if
-        unknown.
-    unknown
-        Why the win is unknown.
-    confidence
-        ``measured`` (the trace shows it), ``likely`` (it follows from the trace under an
-        assumption), or ``hint`` (other causes are possible). ``perhaps`` is for rules that were
-        wrong too often, or were never tested.
-    evidence
-        The measured values that support the finding.
-    advice
-        What to do.
-    outside
-        Whether the win is time outside of steps, and so not bounded by the idle time of steps.
-    of_compute
-        Whether the remedy shortens compute kernels; other wins are at most the rest of the step.
-    of_gpu
-        Whether GPUs would have less work; longer waits for host and input may cancel such a win.
-    """
+    """A problem that takes time of a step, and its remedy."""
 
     finding: str
+    """The problem in one sentence, with measured values."""
     confidence: Confidence
+    """``measured`` (the trace shows it), ``likely`` (it follows from the trace under an
+    assumption), or ``hint`` (other causes are possible). ``perhaps`` is for rules that were wrong
+    too often, or were never tested."""
     evidence: tuple[str, ...]
+    """The measured values that support the finding."""
     advice: str
+    """What to do."""
     win: float | None = None
     low: float | None = None
     high: float | None = None
+    """Time by which a step would get shorter, ns: estimate, lower and upper bound; None if
+    unknown."""
     unknown: str | None = None
+    """Why the win is unknown."""
     outside: bool = False
+    """Whether the win is time outside of steps, and so not bounded by the idle time of steps."""
     of_gpu: bool = False
+    """Whether GPUs would have less work; longer waits for host and input may cancel such a win."""
     of_compute: bool = False
+    """Whether the remedy shortens compute kernels; other wins are at most the rest of the step."""

@@ -57,26 +57,18 @@ _NAMED = pl.Schema({"rule": pl.String, "device": pl.Int32, "name": pl.String, "t
 
 @dataclass(frozen=True)
 class Part:
-    """Part of a run that shares no process or GPU with the rest, limited to usual (not cold) steps.
-
-    Parameters
-    ----------
-    trace, steps
-        The part, and the steps on its GPUs that are not cold (usual steps): see `Facts`.
-    ending
-        GPUs that still work at the end of steps while others have no work left (`last_to_work`).
-    span
-        ``first, last``: time of the first and the last usual step of the run, one row.
-    calls
-        Ops of collectives: ``op``, its ``number`` in the run, ``is_send``, and ``meets``, whether
-        other participants are recorded.
-    """
+    """Part of a run that shares no process or GPU with the rest; usual (not cold) steps only."""
 
     trace: Trace
     steps: pl.DataFrame
+    """The part, and the steps on its GPUs that are not cold (usual steps): see `Facts`."""
     ending: pl.DataFrame
+    """GPUs that still work at the end of steps while others have no work left (`last_to_work`)."""
     span: pl.DataFrame
+    """``first, last``: time of the first and the last usual step of the run, one row."""
     calls: pl.DataFrame
+    """Ops of collectives: ``op``, its ``number`` in the run, ``is_send``, and ``meets``, whether
+    other participants are recorded."""
 
     @cached_property
     def ops(self) -> pl.LazyFrame:

@@ -255,18 +255,12 @@ def _operator_sizes(facts: Facts) -> Evidence:
 
 @dataclass(frozen=True)
 class Requirement:
-    """A kind of data that analyses need.
-
-    Parameters
-    ----------
-    measure
-        Function of `Facts` that returns the amount of this data in a run.
-    record
-        Profiler, such as nsys -> how to record the data with it; ``""`` stands for any profiler.
-    """
+    """A kind of data that analyses need."""
 
     measure: Callable[[Facts], Evidence]
+    """Function of `Facts` that returns the amount of this data in a run."""
     record: Mapping[str, str]
+    """Profiler, such as nsys -> how to record the data with it; ``""`` stands for any profiler."""
 
     def record_with(self, recorders: list[str]) -> str:
         """Return in words how to record this data, with each of the profilers `recorders`."""

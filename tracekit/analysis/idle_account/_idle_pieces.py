@@ -98,24 +98,17 @@ _BLOCKS = pl.Schema(
 
 @dataclass(frozen=True)
 class OwnPieces:
-    """Idle time by cause, as far as one part (some trace files) of a run shows it.
-
-    Parameters
-    ----------
-    gaps, pieces
-        As from `idle_pieces`; the gaps in `last` are not explained yet.
-    last
-        Gaps until another GPU (maybe of another part) ends its step: ``gap, start, end, held_by``
-        (times in ns).
-    blocks
-        Busy intervals of those GPUs of this part that end steps: ``held_by`` (GPU), ``what``
-        (activity), ``start, end``.
-    """
+    """Idle time by cause, as far as one part (some trace files) of a run shows it."""
 
     gaps: pl.DataFrame
     pieces: pl.DataFrame
+    """As from `idle_pieces`; the gaps in `last` are not explained yet."""
     last: pl.DataFrame
+    """Gaps until another GPU (maybe of another part) ends its step: ``gap, start, end, held_by``
+    (times in ns)."""
     blocks: pl.DataFrame
+    """Busy intervals of those GPUs of this part that end steps: ``held_by`` (GPU), ``what``
+    (activity), ``start, end``."""
 
     def with_ranges(self, trace: Trace) -> OwnPieces:
         """Split idle intervals by the NVTX range in which the host is; add the range's name."""

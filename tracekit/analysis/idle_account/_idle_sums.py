@@ -30,24 +30,17 @@ _BITS = 32
 
 @dataclass(frozen=True)
 class IdleSums:
-    """Idle time of GPUs inside of time windows (such as steps), added up by keys and cause.
-
-    Parameters
-    ----------
-    pieces
-        The keys, ``process, device, cause, rests_on`` (evidence), ``queued`` (whether the late op,
-        see `gaps_of`, was launched before the gap), ``idle_ns``, and ``outside_ns``, the part of
-        ``idle_ns`` before a GPU's first op or after its last op.
-    gaps
-        The keys and ``gaps``: number of gaps with idle time in the group.
-    longest
-        The longest gaps of each trace file, split by cause and range, with sampled functions,
-        and ``before_name, after_name, late_stage, late_iteration``; no rows unless asked for.
-    """
+    """Idle time of GPUs inside of time windows (such as steps), added up by keys and cause."""
 
     pieces: pl.DataFrame
+    """The keys, ``process, device, cause, rests_on`` (evidence), ``queued`` (whether the late op,
+    see `gaps_of`, was launched before the gap), ``idle_ns``, and ``outside_ns``, the part of
+    ``idle_ns`` before a GPU's first op or after its last op."""
     gaps: pl.DataFrame
+    """The keys and ``gaps``: number of gaps with idle time in the group."""
     longest: pl.DataFrame
+    """The longest gaps of each trace file, split by cause and range, with sampled functions, and
+    ``before_name, after_name, late_stage, late_iteration``; no rows unless asked for."""
 
 
 def idle_sums(

@@ -29,37 +29,25 @@ _AXES = 3
 
 @dataclass(frozen=True)
 class Operator:
-    """Positions, in an operator's recorded argument list, of the arguments that FLOPs depend on.
-
-    Parameters
-    ----------
-    form
-        Kind of formula, such as a matrix product.
-    operands
-        Positions of its operands: left and right matrix; input and weight of a convolution or
-        linear layer (backward: gradient, input and weight); query, key and value of attention.
-    geometry
-        Positions of a convolution's stride, padding and dilation.
-    transposed
-        Position of the flag for a transposed convolution.
-    mask
-        Position of the flags for the gradients to compute.
-    causal
-        Position of the flag for causal attention (later keys left out).
-    starts
-        Position of the argument with the cumulative sequence lengths (starts and the last end).
-    inputs
-        Number of arguments that are read; those after them are outputs.
-    """
+    """Positions, in an operator's recorded argument list, of the arguments that FLOPs depend on."""
 
     form: Form
+    """Kind of formula, such as a matrix product."""
     operands: tuple[int, ...]
+    """Positions of its operands: left and right matrix; input and weight of a convolution or linear
+    layer (backward: gradient, input and weight); query, key and value of attention."""
     geometry: tuple[int, int, int] | None = None
+    """Positions of a convolution's stride, padding and dilation."""
     transposed: int | None = None
+    """Position of the flag for a transposed convolution."""
     mask: int | None = None
+    """Position of the flags for the gradients to compute."""
     causal: int | None = None
+    """Position of the flag for causal attention (later keys left out)."""
     starts: int | None = None
+    """Position of the argument with the cumulative sequence lengths (starts and the last end)."""
     inputs: int | None = None
+    """Number of arguments that are read; those after them are outputs."""
 
 
 _PLAIN = Operator("matrix", (0, 1))

@@ -21,21 +21,14 @@ _UNDERSTOOD = ("launching calls", "physical GPUs")
 
 @dataclass(frozen=True)
 class Capability:
-    """Something that a command can find out about a run, and the data that this requires.
-
-    Parameters
-    ----------
-    command
-        Name of the command.
-    feature
-        What it finds out, in words.
-    requirements
-        The required data, as names of `REQUIREMENTS`.
-    """
+    """Something that a command can find out about a run, and the data that this requires."""
 
     command: str
+    """Name of the command."""
     feature: str
+    """What it finds out, in words."""
     requirements: tuple[str, ...]
+    """The required data, as names of `REQUIREMENTS`."""
 
 
 CAPABILITIES = (

@@ -212,19 +212,14 @@ def _adjusted(p_values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Shift:
-    """By how much steps of run B are typically longer than steps of run A (Hodges-Lehmann).
-
-    Parameters
-    ----------
-    value
-        Median over all pairs of a step of B and a step of A of their difference in length, B - A
-        (Hodges, Lehmann 1963).
-    interval
-        Its confidence interval; None for fewer than `ENOUGH` steps, or if the steps of a run drift.
-    """
+    """By how much steps of run B are typically longer than steps of run A (Hodges-Lehmann)."""
 
     value: float
+    """Median over all pairs of a step of B and a step of A of their difference in length, B - A
+    (Hodges, Lehmann 1963)."""
     interval: tuple[float, float] | None
+    """Its confidence interval; None for fewer than `ENOUGH` steps, or if the steps of a run
+    drift."""
 
 
 def shift(a: Numbers | Floats, b: Numbers | Floats, *, level: float = LEVEL) -> Shift:

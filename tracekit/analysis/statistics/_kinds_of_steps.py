@@ -49,18 +49,12 @@ _OTHERS = 2
 
 @dataclass(frozen=True)
 class Regular:
-    """Slow steps at regular intervals, such as steps that write a checkpoint.
-
-    Parameters
-    ----------
-    is_slow
-        True for the slow steps, one flag per step.
-    period
-        Number of steps from one slow step to the next.
-    """
+    """Slow steps at regular intervals, such as steps that write a checkpoint."""
 
     is_slow: Flags
+    """True for the slow steps, one flag per step."""
     period: int
+    """Number of steps from one slow step to the next."""
 
 
 def within_kinds(

@@ -44,23 +44,16 @@ AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class LongRun:
-    """Certainty of the mean of each row of a sample.
-
-    Parameters
-    ----------
-    variance
-        Variance of the mean of each row; it has `COSINES` degrees of freedom.
-    effective
-        Number of independent steps whose mean would be equally certain; the number of steps if none
-        varies. For independent steps it is correct only on average.
-    drifts
-        Whether most of the variation is a drift through the recording, like a random walk: more
-        steps would then not make the mean more certain.
-    """
+    """Certainty of the mean of each row of a sample."""
 
     variance: Floats
+    """Variance of the mean of each row; it has `COSINES` degrees of freedom."""
     effective: Floats
+    """Number of independent steps whose mean would be equally certain; the number of steps if none
+    varies. For independent steps it is correct only on average."""
     drifts: Flags
+    """Whether most of the variation is a drift through the recording, like a random walk: more
+    steps would then not make the mean more certain."""
 
 
 def long_run(sample: Numbers | Floats) -> LongRun:

@@ -355,20 +355,14 @@ def idle_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 class StepWork(NamedTuple):
-    """Work of GPUs in steps.
-
-    Parameters
-    ----------
-    kinds
-        ``kind, busy_ns``: busy time by kind of op, summed over all steps and GPUs.
-    communication
-        ``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per step on a
-        GPU. Communication means kernels of collectives, and copies between GPUs, direct or through
-        the host. It is exposed while no other op runs on its GPU.
-    """
+    """Work of GPUs in steps."""
 
     kinds: pl.DataFrame
+    """``kind, busy_ns``: busy time by kind of op, summed over all steps and GPUs."""
     communication: pl.DataFrame
+    """``process, device, iteration, step_ns, communication_ns, exposed_ns``: one row per step on a
+    GPU. Communication means kernels of collectives, and copies between GPUs, direct or through the
+    host. It is exposed while no other op runs on its GPU."""
 
 
 def work_in_steps(trace: Trace, spans: pl.DataFrame) -> StepWork:

@@ -44,27 +44,19 @@ _SUMMED = pl.col("ops", "total_ns", "busy_ns").sum()
 
 @dataclass(frozen=True)
 class KeySums:
-    """Counts and times of ops by key, and the time windows (steps, or the run) that they cover.
-
-    Parameters
-    ----------
-    stages
-        Sums by stage; None if not computed.
-    grouped
-        Sums by other keys; None if there are none.
-    whole
-        Sums by stage over each GPU's whole recording; None if not computed.
-    windows
-        The time windows per GPU: ``window`` (number), ``process, device, start, end`` (ns), others.
-    with_durations
-        Whether durations of single ops were kept, from which medians can be computed.
-    """
+    """Counts and times of ops by key, and the time windows (steps, or the run) that they cover."""
 
     stages: StageSums | None
+    """Sums by stage; None if not computed."""
     grouped: GroupTotals | None
+    """Sums by other keys; None if there are none."""
     whole: StageSums | None
+    """Sums by stage over each GPU's whole recording; None if not computed."""
     windows: pl.DataFrame
+    """The time windows per GPU: ``window`` (number), ``process, device, start, end`` (ns),
+    others."""
     with_durations: bool = False
+    """Whether durations of single ops were kept, from which medians can be computed."""
 
     @property
     def of_all(self) -> StageSums:
@@ -147,31 +139,22 @@ def sums_by_keys(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The sums to compute from each part of a run; a part is one or several of its trace files.
-
-    Parameters
-    ----------
-    of_pieces
-        Whether rows are pieces of NVTX ranges instead of ops; then only a range's first piece
-        counts.
-    columns
-        Keys that ops are grouped by; None if only stages are summed.
-    named
-        Key -> its value for each process, for keys that belong to processes, such as ``rank``.
-    with_durations
-        Whether to keep the durations of single ops.
-    stages, of_stages_alone, whole
-        Whether to sum by stage per window; whether stage is the only key there; and whether to sum
-        by stage over whole recordings.
-    """
+    """The sums to compute from each part of a run; a part is one or several of its trace files."""
 
     of_pieces: bool
+    """Whether rows are pieces of NVTX ranges instead of ops; then only a range's first piece
+    counts."""
     columns: Sequence[str] | None
+    """Keys that ops are grouped by; None if only stages are summed."""
     named: Mapping[str, Named] = field(repr=False)  # which `columns` say of a run
+    """Key -> its value for each process, for keys that belong to processes, such as ``rank``."""
     with_durations: bool
+    """Whether to keep the durations of single ops."""
     stages: bool
     of_stages_alone: bool
     whole: bool
+    """Whether to sum by stage per window; whether stage is the only key there; and whether to sum
+    by stage over whole recordings."""
 
     @property
     def of_sweeps(self) -> Sequence[type[StageSums | GroupTotals]]:
@@ -260,28 +243,20 @@ def _with_durations(
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of the steps of a run on its GPUs, by keys and by stage.
-
-    Parameters
-    ----------
-    groups
-        The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
-        added over devices. A group that does not occur in a step has no row for it; `iteration` is
-        null outside of the windows `counted`.
-    stages
-        ``window, stage, busy_ns, exposed_ns``.
-    windows
-        ``window, process, device, iteration, start, end`` (ns), ``on_host`` (whether the host is in
-        an iteration). If the whole run is one window, `iteration` and `process` are null.
-    counted
-        The windows of steps that are neither skipped nor incomplete, and how many others were left
-        out, by reason.
-    """
+    """Times of the steps of a run on its GPUs, by keys and by stage."""
 
     groups: pl.DataFrame
+    """The keys' columns, ``iteration, ops, length_ns``: exposed time by stage, else busy time,
+    added over devices. A group that does not occur in a step has no row for it; `iteration` is null
+    outside of the windows `counted`."""
     stages: pl.DataFrame
+    """``window, stage, busy_ns, exposed_ns``."""
     windows: pl.DataFrame
+    """``window, process, device, iteration, start, end`` (ns), ``on_host`` (whether the host is in
+    an iteration). If the whole run is one window, `iteration` and `process` are null."""
     counted: Counted
+    """The windows of steps that are neither skipped nor incomplete, and how many others were left
+    out, by reason."""
 
 
 def step_times(trace: Trace, keys: Sequence[str], *, skip: int, as_one: bool) -> StepTimes:

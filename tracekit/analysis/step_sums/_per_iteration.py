@@ -39,47 +39,34 @@ _MEASURES = ("iteration", "length_ns", "count", "bytes", "per")
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of the steps of a run.
-
-    Parameters
-    ----------
-    columns
-        The columns that form a group.
-    values
-        The columns `columns` and ``iteration, length_ns, count, per``, for links also ``bytes``.
-        A group that does not occur in a step has no row for it; `iteration` is null outside of the
-        windows `counted`. ``per`` is the number of devices (or processes) whose times were added.
-        Without steps there is one row per group for the whole run.
-    parts
-        ``part, iteration, length_ns, busy_ns``: the parts of steps (`PARTS`), added over devices;
-        `busy_ns` is null for parts that are not stages.
-    on_devices
-        ``device, part, mean_ns``: `parts` by GPU, averaged over steps and over the processes of a
-        GPU.
-    iterations
-        Numbers of the steps; empty if the run has none.
-    counted
-        The windows of steps that are neither skipped nor incomplete, and how many others were left
-        out, by reason.
-    devices
-        Number of devices that steps ran on; a GPU that two processes use counts for each.
-    skipped, cold
-        Number of iterations left out at the beginning, and number of cold ones among the others.
-    windows
-        Steps and times between them: ``process, device, iteration, start, end`` (ns), ``on_host``
-        (whether the host is in an iteration).
-    """
+    """Times of the steps of a run."""
 
     columns: tuple[str, ...]
+    """The columns that form a group."""
     values: pl.DataFrame
+    """The columns `columns` and ``iteration, length_ns, count, per``, for links also ``bytes``. A
+    group that does not occur in a step has no row for it; `iteration` is null outside of the
+    windows `counted`. ``per`` is the number of devices (or processes) whose times were added.
+    Without steps there is one row per group for the whole run."""
     parts: pl.DataFrame
+    """``part, iteration, length_ns, busy_ns``: the parts of steps (`PARTS`), added over devices;
+    `busy_ns` is null for parts that are not stages."""
     on_devices: pl.DataFrame
+    """``device, part, mean_ns``: `parts` by GPU, averaged over steps and over the processes of a
+    GPU."""
     iterations: tuple[int, ...]
+    """Numbers of the steps; empty if the run has none."""
     counted: Counted
+    """The windows of steps that are neither skipped nor incomplete, and how many others were left
+    out, by reason."""
     devices: int
+    """Number of devices that steps ran on; a GPU that two processes use counts for each."""
     skipped: int = 0
     cold: int = 0
+    """Number of iterations left out at the beginning, and number of cold ones among the others."""
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """Steps and times between them: ``process, device, iteration, start, end`` (ns), ``on_host``
+    (whether the host is in an iteration)."""
 
 
 def parse_compare_keys(by: str | Sequence[str]) -> tuple[str, ...]:

@@ -23,36 +23,25 @@ _SUMS = ("window_ns", "busy_ns", "bubble_ns", "dependency_ns", "communication_ns
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Time that the stages of a pipeline lose in bubbles.
-
-    Parameters
-    ----------
-    stages
-        One row per stage: ``stage, process, device, iterations``; summed over steps ``window_ns``,
-        ``busy_ns``, ``bubble_ns``, ``dependency_ns`` and ``communication_ns``; and
-        ``bubble_share``.
-    steps
-        One row per step: ``iteration``, its ``window_ns``, and the other times summed over stages.
-    basis
-        ``gpu``: times of kernels; or ``host``: times of ranges.
-    micro_batches
-        Number of micro-batches of a step; None if unknown.
-    timeline
-        Working intervals of the stages in the step of median length: ``stage``; ``part`` (``FP`` or
-        ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the start of
-        the step.
-    is_told
-        Whether the recording itself proves a pipeline: names of forward ranges contain
-        micro-batch numbers, or a stage's forward or backward pass sends, receives, or copies to
-        another GPU.
-    """
+    """Time that the stages of a pipeline lose in bubbles."""
 
     stages: pl.DataFrame
+    """One row per stage: ``stage, process, device, iterations``; summed over steps ``window_ns``,
+    ``busy_ns``, ``bubble_ns``, ``dependency_ns`` and ``communication_ns``; and ``bubble_share``."""
     steps: pl.DataFrame
+    """One row per step: ``iteration``, its ``window_ns``, and the other times summed over
+    stages."""
     basis: str
+    """``gpu``: times of kernels; or ``host``: times of ranges."""
     micro_batches: int | None
+    """Number of micro-batches of a step; None if unknown."""
     timeline: pl.DataFrame
+    """Working intervals of the stages in the step of median length: ``stage``; ``part`` (``FP`` or
+    ``BP``; null on the host and if passes are unknown); ``start_ns, end_ns`` from the start of the
+    step."""
     is_told: bool
+    """Whether the recording itself proves a pipeline: names of forward ranges contain micro-batch
+    numbers, or a stage's forward or backward pass sends, receives, or copies to another GPU."""
 
     @property
     def share(self) -> float:

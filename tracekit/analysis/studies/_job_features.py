@@ -334,31 +334,21 @@ _EXAMPLE = "write it as 25 Gb/s, 50 GB/s or 11 TFLOP/s"
 
 @dataclass(frozen=True)
 class Hardware:
-    """Peak rates and efficiencies of a cluster, from which step times are modelled.
-
-    Parameters
-    ----------
-    name
-        Name of the cluster.
-    peaks
-        Resource (one of `RESOURCES`) -> peak FLOP/s or bytes/s; links per direction.
-    efficiencies
-        Resource -> share of the peak that programs reach.
-    gpus_per_server
-        Number of GPUs of a server, which NVLink connects.
-    sweep
-        Resource -> peaks for which `sweep_hardware` models step times, such as ``25 Gb/s``.
-    title, source
-        Description of the cluster, and source of its values.
-    """
+    """Peak rates and efficiencies of a cluster, from which step times are modelled."""
 
     name: str
+    """Name of the cluster."""
     peaks: Mapping[str, float]
+    """Resource (one of `RESOURCES`) -> peak FLOP/s or bytes/s; links per direction."""
     efficiencies: Mapping[str, float]
+    """Resource -> share of the peak that programs reach."""
     gpus_per_server: int = 8
+    """Number of GPUs of a server, which NVLink connects."""
     sweep: Mapping[str, Sequence[str]] | None = None
+    """Resource -> peaks for which `sweep_hardware` models step times, such as ``25 Gb/s``."""
     title: str = ""
     source: str = ""
+    """Description of the cluster, and source of its values."""
 
     def rate(self, resource: str) -> float:
         """Return what programs reach of a `resource`: peak times efficiency, FLOP/s or bytes/s."""

@@ -225,29 +225,20 @@ def _check_modes(table: pl.DataFrame, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """Published results of a measurement study, to compare measured values with.
-
-    Parameters
-    ----------
-    images
-        Number of images of the data set.
-    batch
-        Batch size of the published speedups.
-    speedups
-        ``network, method, batch, gpus, published`` (value), ``relation`` (if it is a bound).
-    overheads, memory_extra, memory_growth
-        ``network, batch, published``, percent.
-    bounds
-        Name -> single published number.
-    """
+    """Published results of a measurement study, to compare measured values with."""
 
     images: int
+    """Number of images of the data set."""
     batch: int
+    """Batch size of the published speedups."""
     speedups: pl.DataFrame
+    """``network, method, batch, gpus, published`` (value), ``relation`` (if it is a bound)."""
     overheads: pl.DataFrame
     memory_extra: pl.DataFrame
     memory_growth: pl.DataFrame
+    """``network, batch, published``, percent."""
     bounds: Mapping[str, float]
+    """Name -> single published number."""
 
 
 def load_published(name: str) -> Published:
