@@ -16,25 +16,17 @@ _SLICE = ("start", "end", "name", "category", "args", "flows_out", "flow_in")
 
 @dataclass(frozen=True)
 class Track:
-    """One track of an export: slices (intervals with a name), or values of a counter.
-
-    Parameters
-    ----------
-    group
-        Owner of the track: a GPU or a process.
-    name
-        Name of the track.
-    rows
-        For slices ``start, end, name, category, args`` (a struct or null), ``flows_out, flow_in``,
-        ordered by start, outer slices first; for a counter ``time`` (ns), ``value``.
-    unit
-        Unit of the counter; None for slices.
-    """
+    """One track of an export: slices (intervals with a name), or values of a counter."""
 
     group: str
+    """Owner of the track: a GPU or a process."""
     name: str
+    """Name of the track."""
     rows: pl.DataFrame
+    """For slices ``start, end, name, category, args`` (a struct or null), ``flows_out, flow_in``,
+    ordered by start, outer slices first; for a counter ``time`` (ns), ``value``."""
     unit: str | None = None
+    """Unit of the counter; None for slices."""
 
 
 def tracks_of(

@@ -36,25 +36,17 @@ _TRACES = (b"SQLite format 3\0",)
 
 @dataclass(frozen=True)
 class Placed:
-    """A machine (topology), and which of its GPUs each device of a run is.
-
-    Parameters
-    ----------
-    machine
-        The machine.
-    place
-        Number of a device in the run -> number of its GPU in the machine. Each other GPU of the
-        machine is in it with its own number as key, unless a device has that number.
-    by
-        Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``.
-    warnings
-        Sentences to display about the machine and the match.
-    """
+    """A machine (topology), and which of its GPUs each device of a run is."""
 
     machine: Machine
+    """The machine."""
     place: Mapping[int, int]
+    """Number of a device in the run -> number of its GPU in the machine. Each other GPU of the
+    machine is in it with its own number as key, unless a device has that number."""
     by: PlacedBy
+    """Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``."""
     warnings: tuple[str, ...] = ()
+    """Sentences to display about the machine and the match."""
 
 
 def is_topology(reference: str) -> bool:
@@ -333,21 +325,14 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """Which GPU of a machine (topology) each device of a run is.
-
-    Parameters
-    ----------
-    gpus
-        Number of the run's device -> number of the machine's GPU.
-    by
-        Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``.
-    warnings
-        Sentences to display about the match.
-    """
+    """Which GPU of a machine (topology) each device of a run is."""
 
     gpus: Mapping[int, int]
+    """Number of the run's device -> number of the machine's GPU."""
     by: PlacedBy
+    """Property by which devices were matched to GPUs: ``uuid``, ``pci_bus`` or ``number``."""
     warnings: tuple[str, ...] = ()
+    """Sentences to display about the match."""
 
 
 def place(machine: Machine, devices: pl.DataFrame) -> Placing:

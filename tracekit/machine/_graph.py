@@ -45,28 +45,19 @@ _HOPS: Mapping[LinkType, int] = {
 
 @dataclass(frozen=True)
 class Link:
-    """A link between two nodes of a machine (GPU, switch, CPU, NIC, network).
-
-    Parameters
-    ----------
-    ends
-        Names of the nodes, in the order of the graph.
-    type
-        ``nvlink``, ``xgmi`` (AMD's), ``c2c``, ``pcie``, ``socket`` (between CPUs) or ``network``.
-    bricks
-        Number of NVLinks or xGMI links that are bonded; None for other types.
-    bandwidth
-        Peak per direction, bytes/s; None where unknown.
-    known
-        Evidence for the link (stated, recognised or assumed), if it differs from that for the
-        machine; else None.
-    """
+    """A link between two nodes of a machine (GPU, switch, CPU, NIC, network)."""
 
     ends: tuple[str, str]
+    """Names of the nodes, in the order of the graph."""
     type: LinkType
+    """``nvlink``, ``xgmi`` (AMD's), ``c2c``, ``pcie``, ``socket`` (between CPUs) or ``network``."""
     bricks: int | None = None
+    """Number of NVLinks or xGMI links that are bonded; None for other types."""
     bandwidth: int | None = None
+    """Peak per direction, bytes/s; None where unknown."""
     known: Known | None = None
+    """Evidence for the link (stated, recognised or assumed), if it differs from that for the
+    machine; else None."""
 
     @property
     def name(self) -> str:
@@ -81,18 +72,12 @@ class Link:
 
 @dataclass(frozen=True)
 class Route:
-    """The path of a transfer through a machine: the links that it crosses, in order.
-
-    Parameters
-    ----------
-    nodes
-        Names of the nodes along the route, both ends included.
-    links
-        The links between them.
-    """
+    """The path of a transfer through a machine: the links that it crosses, in order."""
 
     nodes: tuple[str, ...]
+    """Names of the nodes along the route, both ends included."""
     links: tuple[Link, ...]
+    """The links between them."""
 
     @property
     def name(self) -> str:
@@ -120,66 +105,46 @@ class Route:
 
 @dataclass(frozen=True)
 class Relay:
-    """A GPU over which two GPUs without a common NVLink are joined by two NVLink hops.
-
-    Parameters
-    ----------
-    gpu
-        Number of the GPU in between.
-    bricks
-        Number of NVLinks of the first hop and of the second hop.
-    bandwidth
-        Peak bandwidth of the slower hop, bytes/s.
-    """
+    """A GPU over which two GPUs without a common NVLink are joined by two NVLink hops."""
 
     gpu: int
+    """Number of the GPU in between."""
     bricks: tuple[int, int]
+    """Number of NVLinks of the first hop and of the second hop."""
     bandwidth: int | None
+    """Peak bandwidth of the slower hop, bytes/s."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """GPUs of one or more hosts, and the links between them.
-
-    Parameters
-    ----------
-    name
-        Name of the machine: its preset, or the file it was read from.
-    graph
-        Nodes have ``type`` (`NodeType`) and, as far as known, ``pci_bus``, ``uuid``, ``product``
-        and ``numa``; edges have ``link`` (`Link`).
-    origin
-        Source of the description, which decides how certain it is: a ``file`` from the user, the
-        ``trace`` itself, a ``preset`` that the user named, ``recognised`` from the names and number
-        of the GPUs, or ``assumed`` without evidence.
-    warnings
-        Sentences to display about the machine.
-    source
-        Reference for the data, such as a data sheet, in words; None if the output of a tool was
-        read.
-    tells_peers
-        Whether the data show which GPUs NVLink or xGMI joins. If False, routes between GPUs are
-        unknown.
-    given
-        (GPU, GPU), in both orders -> their entry in the topology matrix that was read, such as
-        `PHB`; empty if no matrix was read.
-    untold
-        Pairs of GPUs whose connection is unknown though other links of both are known; these have
-        no known route.
-    through_host
-        Pairs of node names, one of a GPU and one of a NIC, sender first, between which data go
-        through host memory instead of directly.
-    """
+    """GPUs of one or more hosts, and the links between them."""
 
     name: str
+    """Name of the machine: its preset, or the file it was read from."""
     graph: nx.Graph
+    """Nodes have ``type`` (`NodeType`) and, as far as known, ``pci_bus``, ``uuid``, ``product`` and
+    ``numa``; edges have ``link`` (`Link`)."""
     origin: Origin = "file"
+    """Source of the description, which decides how certain it is: a ``file`` from the user, the
+    ``trace`` itself, a ``preset`` that the user named, ``recognised`` from the names and number of
+    the GPUs, or ``assumed`` without evidence."""
     warnings: tuple[str, ...] = field(default=())
+    """Sentences to display about the machine."""
     source: str | None = None
+    """Reference for the data, such as a data sheet, in words; None if the output of a tool was
+    read."""
     tells_peers: bool = True
+    """Whether the data show which GPUs NVLink or xGMI joins. If False, routes between GPUs are
+    unknown."""
     given: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(GPU, GPU), in both orders -> their entry in the topology matrix that was read, such as
+    `PHB`; empty if no matrix was read."""
     untold: frozenset[frozenset[int]] = frozenset()
+    """Pairs of GPUs whose connection is unknown though other links of both are known; these have no
+    known route."""
     through_host: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of node names, one of a GPU and one of a NIC, sender first, between which data go
+    through host memory instead of directly."""
 
     @classmethod
     def of(

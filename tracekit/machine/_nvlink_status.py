@@ -21,21 +21,14 @@ _INACTIVE = re.compile(r"<?(inactive|disabled)>?", re.IGNORECASE)
 
 @dataclass
 class Brick:
-    """One NVLink of a GPU, as `nvidia-smi nvlink` prints it; fields not printed are None.
-
-    Parameters
-    ----------
-    active
-        Whether it is up.
-    bandwidth
-        Bandwidth per direction that nvidia-smi prints, bytes/s.
-    remote
-        PCI address of the device at its other end, and the link's number there.
-    """
+    """One NVLink of a GPU, as `nvidia-smi nvlink` prints it; fields not printed are None."""
 
     active: bool | None = None
+    """Whether it is up."""
     bandwidth: int | None = None
+    """Bandwidth per direction that nvidia-smi prints, bytes/s."""
     remote: tuple[str, int | None] | None = None
+    """PCI address of the device at its other end, and the link's number there."""
 
 
 @dataclass

@@ -21,18 +21,12 @@ _BRICKS = {60: 20e9, 70: 25e9, 75: 25e9, 80: 25e9, 86: 14.0625e9, 90: 25e9, 100:
 
 @dataclass(frozen=True)
 class Wire:
-    """PCIe slot that a device or a bridge is plugged into.
-
-    Parameters
-    ----------
-    parent
-        Name of the bridge or host (`CPU0`) that the slot belongs to.
-    bandwidth
-        Peak per direction, bytes/s; None where unknown.
-    """
+    """PCIe slot that a device or a bridge is plugged into."""
 
     parent: str
+    """Name of the bridge or host (`CPU0`) that the slot belongs to."""
     bandwidth: int | None = None
+    """Peak per direction, bytes/s; None where unknown."""
 
 
 def known(**attributes: object) -> dict[str, object]:

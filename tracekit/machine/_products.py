@@ -23,28 +23,19 @@ _MOST_BEFORE_HOPPER = 12
 
 @dataclass(frozen=True)
 class Product:
-    """NVLinks, PCIe and bandwidths of a GPU product.
-
-    Parameters
-    ----------
-    nvlink
-        Generation of its NVLinks; None if it has none.
-    bricks
-        Number of its NVLinks (for AMD's GPUs, xGMI links), including unconnected ones; 0 if it has
-        none, None if unknown.
-    brick_bandwidth
-        Peak bandwidth of one of these links per direction, bytes/s.
-    pcie
-        Generation of its PCIe interface; None if it has none or it is unknown.
-    pcie_bandwidth
-        Peak bandwidth of that interface per direction, bytes/s.
-    """
+    """NVLinks, PCIe and bandwidths of a GPU product."""
 
     nvlink: int | None = None
+    """Generation of its NVLinks; None if it has none."""
     bricks: int | None = None
+    """Number of its NVLinks (for AMD's GPUs, xGMI links), including unconnected ones; 0 if it has
+    none, None if unknown."""
     brick_bandwidth: int | None = None
+    """Peak bandwidth of one of these links per direction, bytes/s."""
     pcie: int | None = None
+    """Generation of its PCIe interface; None if it has none or it is unknown."""
     pcie_bandwidth: int | None = None
+    """Peak bandwidth of that interface per direction, bytes/s."""
 
 
 def nvlink_of(product: str | None) -> Product | None:

@@ -48,30 +48,20 @@ class _Block:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Content of the matrices of `nvidia-smi topo -m`: links between GPUs and NICs, affinities.
-
-    Parameters
-    ----------
-    devices
-        Node names of GPUs and NICs (`GPU0`, `NIC1`), in the order of the columns.
-    nvlinks
-        (GPU, GPU) -> number of NVLinks; each pair is there in both orders.
-    relations
-        (device, device) -> PCIe relation, from `PIX` to `SYS`; in both orders.
-    numa
-        GPU -> NUMA node; GPUs without one are absent.
-    cpus
-        GPU -> CPUs near to it, as a list such as `0-19,40-59`.
-    names
-        NIC -> its system name (`mlx5_0`).
-    """
+    """Content of the matrices of `nvidia-smi topo -m`: links between GPUs and NICs, affinities."""
 
     devices: Sequence[str]
+    """Node names of GPUs and NICs (`GPU0`, `NIC1`), in the order of the columns."""
     nvlinks: Mapping[_Pair, int]
+    """(GPU, GPU) -> number of NVLinks; each pair is there in both orders."""
     relations: Mapping[_Pair, str]
+    """(device, device) -> PCIe relation, from `PIX` to `SYS`; in both orders."""
     numa: Mapping[str, int]
+    """GPU -> NUMA node; GPUs without one are absent."""
     cpus: Mapping[str, str]
+    """GPU -> CPUs near to it, as a list such as `0-19,40-59`."""
     names: Mapping[str, str]
+    """NIC -> its system name (`mlx5_0`)."""
 
     @property
     def gpus(self) -> list[str]:

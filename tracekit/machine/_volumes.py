@@ -52,19 +52,13 @@ SYMMETRIC = {
 
 @dataclass(frozen=True)
 class Edge:
-    """Bytes that a collective moves from one GPU to another.
-
-    Parameters
-    ----------
-    src, dst
-        Numbers of the GPUs; None for the NVSwitch, if it reduces or multicasts.
-    share
-        Bytes over this edge divided by S, the size of the collective.
-    """
+    """Bytes that a collective moves from one GPU to another."""
 
     src: int | None
     dst: int | None
+    """Numbers of the GPUs; None for the NVSwitch, if it reduces or multicasts."""
     share: Fraction
+    """Bytes over this edge divided by S, the size of the collective."""
 
 
 def bus_factor(collective: str, ranks: int) -> Fraction | None:
@@ -345,19 +339,13 @@ Bricks = dict[frozenset[int], int]
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring of GPUs for a collective: it visits each GPU once, and returns to the first.
-
-    Parameters
-    ----------
-    gpus
-        The GPUs in their order.
-    bricks
-        Number of NVLinks that the ring uses between two neighbours; None if its edges are not
-        direct NVLinks.
-    """
+    """A ring of GPUs for a collective: it visits each GPU once, and returns to the first."""
 
     gpus: tuple[int, ...]
+    """The GPUs in their order."""
     bricks: int | None = None
+    """Number of NVLinks that the ring uses between two neighbours; None if its edges are not direct
+    NVLinks."""
 
     @property
     def edges(self) -> list[tuple[int, int]]:

@@ -108,26 +108,18 @@ _OVERHEADS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured (or simulated) values from which the DGX-1 questions are answered.
-
-    Parameters
-    ----------
-    study
-        The table of a study, from `study`.
-    memory
-        Memory of each GPU of each run, bytes, before and in training: ``network, method, batch,
-        gpus, gpu, source, pre_bytes, training_bytes``.
-    routes
-        Copies between GPUs by type of route: ``network, batch, gpus, method, route_type, transfers,
-        bytes, busy_ns``.
-    published
-        The published values.
-    """
+    """Measured (or simulated) values from which the DGX-1 questions are answered."""
 
     study: pl.DataFrame
+    """The table of a study, from `study`."""
     memory: pl.DataFrame
+    """Memory of each GPU of each run, bytes, before and in training: ``network, method, batch,
+    gpus, gpu, source, pre_bytes, training_bytes``."""
     routes: pl.DataFrame
+    """Copies between GPUs by type of route: ``network, batch, gpus, method, route_type, transfers,
+    bytes, busy_ns``."""
     published: Published
+    """The published values."""
 
     @property
     def strong(self) -> pl.DataFrame:

@@ -253,27 +253,18 @@ WIDE = _WIDTH - _PANELS["l"] - _PANELS["r"]
 
 @dataclass(frozen=True)
 class Part:
-    """One segment of every bar of a figure, such as a stage.
-
-    Parameters
-    ----------
-    name
-        Plain name, for the legend.
-    colour
-        Colour of the segment: one for all bars, or one per bar.
-    lengths
-        Length of the segment in each bar; null or 0 if the bar has none.
-    is_hidden
-        Whether it is drawn hatched beside the bar and not added to the bar's length.
-    hover
-        Plain text for each bar shown under the pointer; None shows the name.
-    """
+    """One segment of every bar of a figure, such as a stage."""
 
     name: str
+    """Plain name, for the legend."""
     colour: str | Sequence[str]
+    """Colour of the segment: one for all bars, or one per bar."""
     lengths: Sequence[float | None]
+    """Length of the segment in each bar; null or 0 if the bar has none."""
     is_hidden: bool = False
+    """Whether it is drawn hatched beside the bar and not added to the bar's length."""
     hover: Sequence[str] | None = None
+    """Plain text for each bar shown under the pointer; None shows the name."""
 
 
 def bars_figure(

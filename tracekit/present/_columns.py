@@ -61,27 +61,18 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column of a table as it is displayed: label, unit, and the text of each cell.
-
-    Parameters
-    ----------
-    name
-        Name of the column in the frame.
-    label
-        Displayed name, without the unit.
-    texts
-        Text of each row, safe to print.
-    unit
-        Unit of the texts, or None.
-    numeric
-        Whether the values are numbers, which are right-aligned.
-    """
+    """A column of a table as it is displayed: label, unit, and the text of each cell."""
 
     name: str
+    """Name of the column in the frame."""
     label: str
+    """Displayed name, without the unit."""
     texts: list[str]
+    """Text of each row, safe to print."""
     unit: str | None = None
+    """Unit of the texts, or None."""
     numeric: bool = True
+    """Whether the values are numbers, which are right-aligned."""
 
     @property
     def header(self) -> str:

@@ -30,21 +30,14 @@ _PARTNERS = (
 
 @dataclass(frozen=True)
 class Placed:
-    """A table column with its chosen width on the terminal.
-
-    Parameters
-    ----------
-    column
-        The column.
-    width
-        Width in terminal cells.
-    header
-        Its header, one text per line.
-    """
+    """A table column with its chosen width on the terminal."""
 
     column: ShownColumn
+    """The column."""
     width: int
+    """Width in terminal cells."""
     header: tuple[str, ...]
+    """Its header, one text per line."""
 
     @cached_property
     def blocks(self) -> list[list[str]]:

@@ -49,26 +49,18 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Box:
-    """Rectangle for one node, or for several drawn as one.
-
-    Parameters
-    ----------
-    nodes
-        Names of the nodes.
-    kind
-        Their type.
-    x, y
-        Coordinates of the centre.
-    width, height
-        The size.
-    """
+    """Rectangle for one node, or for several drawn as one."""
 
     nodes: tuple[str, ...]
+    """Names of the nodes."""
     kind: str
+    """Their type."""
     x: float
     y: float
+    """Coordinates of the centre."""
     width: float
     height: float
+    """The size."""
 
     def covers(self, other: Box) -> bool:
         """Test whether two boxes overlap."""
@@ -80,21 +72,14 @@ class Box:
 
 @dataclass(frozen=True)
 class Wire:
-    """The links between two boxes, drawn as one line.
-
-    Parameters
-    ----------
-    ends
-        The two boxes.
-    links
-        The links.
-    points
-        Points of the line, from the first box to the second.
-    """
+    """The links between two boxes, drawn as one line."""
 
     ends: tuple[Box, Box]
+    """The two boxes."""
     links: tuple[Link, ...]
+    """The links."""
     points: tuple[Point, ...]
+    """Points of the line, from the first box to the second."""
 
 
 @dataclass

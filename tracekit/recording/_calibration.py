@@ -38,21 +38,14 @@ class _Timing:
 
 @dataclass(frozen=True)
 class Cost:
-    """Slowdown of a program by recording it.
-
-    Parameters
-    ----------
-    ratios
-        For each pair of runs, the time with nsys divided by the time without.
-    alone_ns
-        Median time without nsys, ns.
-    has_steps
-        Whether the times are of training steps; otherwise of the whole program.
-    """
+    """Slowdown of a program by recording it."""
 
     ratios: tuple[float, ...]
+    """For each pair of runs, the time with nsys divided by the time without."""
     alone_ns: float
+    """Median time without nsys, ns."""
     has_steps: bool
+    """Whether the times are of training steps; otherwise of the whole program."""
 
     def __str__(self) -> str:
         """Return the cost in words: a range, or that it cannot be determined."""

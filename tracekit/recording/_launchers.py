@@ -78,33 +78,23 @@ _TWO_VALUES = {"--mca", "-mca", "--gmca", "-gmca", "--prtemca", "--pmixmca", "-g
 
 @dataclass(frozen=True)
 class Launch:
-    """A command split into launcher and program.
-
-    Parameters
-    ----------
-    launcher
-        The launcher with its options; empty if there is none.
-    program
-        The program with its arguments.
-    rank_variable
-        Environment variables that may contain the rank, joined by commas; the first one that is set
-        counts. If several are given and none is set, the program is a single process. None without
-        a launcher.
-    local_rank_at
-        Index of the program's word before which the launcher inserts the local rank, as
-        ``--local_rank=1``; None if it does not.
-    mpi
-        MPI of the launcher, ``openmpi`` or ``mpich``; None if it is of no MPI.
-    before
-        Words before the launcher: ``env`` with its variables.
-    """
+    """A command split into launcher and program."""
 
     launcher: tuple[str, ...]
+    """The launcher with its options; empty if there is none."""
     program: tuple[str, ...]
+    """The program with its arguments."""
     rank_variable: str | None = None
+    """Environment variables that may contain the rank, joined by commas; the first one that is set
+    counts. If several are given and none is set, the program is a single process. None without a
+    launcher."""
     mpi: str | None = None
+    """MPI of the launcher, ``openmpi`` or ``mpich``; None if it is of no MPI."""
     before: tuple[str, ...] = ()
+    """Words before the launcher: ``env`` with its variables."""
     local_rank_at: int | None = None
+    """Index of the program's word before which the launcher inserts the local rank, as
+    ``--local_rank=1``; None if it does not."""
 
 
 def split(command: Sequence[str]) -> Launch:

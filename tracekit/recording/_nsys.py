@@ -27,27 +27,18 @@ _QUOTED = re.compile(r"'([a-z][a-z0-9-]*)'")
 
 @dataclass(frozen=True)
 class Nsys:
-    """An installed nsys: its version, and what it can record.
-
-    Parameters
-    ----------
-    program
-        Path of nsys.
-    version
-        Version, as nsys prints it.
-    options
-        Long options of ``nsys profile``, without dashes.
-    traces
-        Values of its option ``--trace``; empty if its help does not list them.
-    sees_switches
-        Whether this machine allows it to record context switches of threads.
-    """
+    """An installed nsys: its version, and what it can record."""
 
     program: str
+    """Path of nsys."""
     version: str
+    """Version, as nsys prints it."""
     options: frozenset[str]
+    """Long options of ``nsys profile``, without dashes."""
     traces: frozenset[str]
+    """Values of its option ``--trace``; empty if its help does not list them."""
     sees_switches: bool = False
+    """Whether this machine allows it to record context switches of threads."""
 
     @classmethod
     def of(cls, program: str, version: str, profile_help: str, status: str = "") -> Nsys:

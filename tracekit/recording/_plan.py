@@ -35,36 +35,24 @@ _NCCL_LOG = {
 
 @dataclass(frozen=True)
 class Plan:
-    """Command, environment and report folder of a recording.
-
-    Parameters
-    ----------
-    launch
-        The program and its launcher.
-    profile
-        The nsys command, without the option for the output file.
-    folder
-        Folder for the reports.
-    variables
-        Environment variables for the command: name -> value.
-    nccl_log
-        Whether NCCL writes logs into the folder.
-    library
-        Library that is preloaded into the program, after those of nsys; None for none.
-    watched
-        Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder.
-    recorder
-        Path and version of the nsys.
-    """
+    """Command, environment and report folder of a recording."""
 
     launch: Launch
+    """The program and its launcher."""
     profile: tuple[str, ...]
+    """The nsys command, without the option for the output file."""
     folder: Path
+    """Folder for the reports."""
     variables: Mapping[str, str]
+    """Environment variables for the command: name -> value."""
     nccl_log: bool
+    """Whether NCCL writes logs into the folder."""
     library: str | None = None
+    """Library that is preloaded into the program, after those of nsys; None for none."""
     watched: bool = False
+    """Whether `nvidia-smi` writes the machine's topology, and memory in use, into the folder."""
     recorder: str = "nsys"
+    """Path and version of the nsys."""
 
     @property
     def command(self) -> tuple[str, ...]:

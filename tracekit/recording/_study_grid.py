@@ -71,41 +71,28 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Study:
-    """Grid of configurations (combinations of options) with which a program is recorded.
-
-    Parameters
-    ----------
-    name
-        Name of the study.
-    title
-        Title of the study.
-    program
-        Command of the program, with ``{option}`` as placeholder for an option's value.
-    grid
-        Options with their values: option -> values.
-    fixed
-        Options with the same value in all configurations: option -> value.
-    only_gpus, only_cpu
-        Values of the option ``method`` that run only on GPUs, and only on the CPU.
-    arguments
-        Words that replace an option's value in the command: option -> value -> words.
-    without
-        Configurations to leave out. Each entry is option -> values, and leaves out configurations
-        that have one of these values for every option of the entry.
-    cpu
-        Arguments that make the program train on the CPU.
-    """
+    """Grid of configurations (combinations of options) with which a program is recorded."""
 
     name: str
+    """Name of the study."""
     title: str
+    """Title of the study."""
     program: tuple[str, ...]
+    """Command of the program, with ``{option}`` as placeholder for an option's value."""
     grid: Mapping[str, tuple[Value, ...]]
+    """Options with their values: option -> values."""
     fixed: Mapping[str, Value]
+    """Options with the same value in all configurations: option -> value."""
     only_gpus: frozenset[Value]
     only_cpu: frozenset[Value] = frozenset()
+    """Values of the option ``method`` that run only on GPUs, and only on the CPU."""
     arguments: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    """Words that replace an option's value in the command: option -> value -> words."""
     without: tuple[Mapping[str, tuple[Value, ...]], ...] = ()
+    """Configurations to leave out. Each entry is option -> values, and leaves out configurations
+    that have one of these values for every option of the entry."""
     cpu: tuple[str, ...] = ()
+    """Arguments that make the program train on the CPU."""
 
     @property
     def on_cpu(self) -> bool:

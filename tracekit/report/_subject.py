@@ -224,22 +224,14 @@ def _median(lengths: pl.DataFrame) -> float:
 
 
 class Section(NamedTuple):
-    """A section of the report.
-
-    Parameters
-    ----------
-    key
-        Id of the section: the part of the address after ``#``.
-    title
-        Heading.
-    question
-        Question that the section answers.
-    fill
-        Function of the subject that returns the content, or None if the section does not apply. If
-        it raises an error for missing data, the section shows the error.
-    """
+    """A section of the report."""
 
     key: str
+    """Id of the section: the part of the address after ``#``."""
     title: str
+    """Heading."""
     question: str
+    """Question that the section answers."""
     fill: Callable[[Subject], Markup | None]
+    """Function of the subject that returns the content, or None if the section does not apply. If
+    it raises an error for missing data, the section shows the error."""

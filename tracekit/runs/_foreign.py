@@ -29,54 +29,36 @@ _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 
 @dataclass(frozen=True)
 class Said:
-    """Facts that a report (trace file) states about its job, to detect reports of other jobs.
-
-    Parameters
-    ----------
-    name
-        Name of its file.
-    tool
-        Recorder that wrote the report; None if not known.
-    host
-        Host name of the recorded machine; None if not known.
-    uuids
-        UUIDs of the GPUs that the report lists.
-    ranks
-        Ranks of the report's processes in the job.
-    size
-        Number of ranks of the job; None if not known.
-    jobs
-        Job ids that launchers set: environment variable -> value.
-    session
-        Begin and end of recording, Unix time, ns; None if not known.
-    work
-        First start and last end of the recorded work, Unix time, ns; None if not known.
-    busy
-        Pairs of the id of a process that used a GPU and the UUID of this GPU.
-    programs
-        Names of the executables of the report's processes.
-    members
-        Ranks of the report's processes in each NCCL communicator: id -> ranks.
-    sizes
-        Number of ranks of each NCCL communicator: id -> number.
-    named
-        Ids of all NCCL communicators in the report, also those without known ranks.
-    """
+    """Facts that a report (trace file) states about its job, to detect reports of other jobs."""
 
     name: str
+    """Name of its file."""
     tool: str | None
+    """Recorder that wrote the report; None if not known."""
     host: str | None
+    """Host name of the recorded machine; None if not known."""
     uuids: frozenset[str]
+    """UUIDs of the GPUs that the report lists."""
     ranks: frozenset[int]
+    """Ranks of the report's processes in the job."""
     size: int | None
+    """Number of ranks of the job; None if not known."""
     jobs: Mapping[str, str]
+    """Job ids that launchers set: environment variable -> value."""
     session: tuple[int, int] | None
+    """Begin and end of recording, Unix time, ns; None if not known."""
     work: tuple[int, int] | None
+    """First start and last end of the recorded work, Unix time, ns; None if not known."""
     busy: frozenset[tuple[int, str]]
+    """Pairs of the id of a process that used a GPU and the UUID of this GPU."""
     programs: frozenset[str]
+    """Names of the executables of the report's processes."""
     members: Mapping[str, frozenset[int]]
+    """Ranks of the report's processes in each NCCL communicator: id -> ranks."""
     sizes: Mapping[str, int]
+    """Number of ranks of each NCCL communicator: id -> number."""
     named: frozenset[str]
+    """Ids of all NCCL communicators in the report, also those without known ranks."""
 
     @property
     def worlds(self) -> set[str]:

@@ -27,25 +27,17 @@ _Place: TypeAlias = "tuple[int, int, np.dtype[Any]]"
 
 @dataclass(frozen=True)
 class Packing:
-    """Description of a packed column, needed to unpack it.
-
-    Parameters
-    ----------
-    like
-        Column of the original type without rows, which keeps the categories of texts.
-    numbers
-        Integer type of the values.
-    least
-        Minimum, subtracted from all values; None if nothing was subtracted.
-    kept, height
-        Number of rows with a value, and number of all rows.
-    """
+    """Description of a packed column, needed to unpack it."""
 
     like: pl.Series
+    """Column of the original type without rows, which keeps the categories of texts."""
     numbers: np.dtype[Any]
+    """Integer type of the values."""
     least: int | None
+    """Minimum, subtracted from all values; None if nothing was subtracted."""
     kept: int
     height: int
+    """Number of rows with a value, and number of all rows."""
 
     def undo(self, name: str, read: _Read, first: int, count: int) -> pl.Series:
         """Return `count` rows of the column as it was before packing, from row `first` on.

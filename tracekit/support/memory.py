@@ -31,27 +31,19 @@ _ARENAS, _LARGE = 4, 1 << 19
 
 @dataclass(frozen=True)
 class _Need:
-    """Memory that an analysis needs per row of the run's largest table (ops, calls or ranges).
-
-    Parameters
-    ----------
-    row_bytes
-        Bytes per row that the analysis reads.
-    beside_bytes
-        Bytes per row outside of the steps in ``--iterations``; None if the analysis cannot be
-        limited to steps.
-    most_beside
-        Number of rows of a run above which rows outside of the steps in ``--iterations`` are not
-        read.
-    merged_bytes
-        Bytes per row of the whole run, for an analysis that adds up parts of it one by one; then
-        `row_bytes` applies to the largest part.
-    """
+    """Memory that an analysis needs per row of the run's largest table (ops, calls or ranges)."""
 
     row_bytes: int
+    """Bytes per row that the analysis reads."""
     beside_bytes: int | None = None
+    """Bytes per row outside of the steps in ``--iterations``; None if the analysis cannot be
+    limited to steps."""
     most_beside: int | None = None
+    """Number of rows of a run above which rows outside of the steps in ``--iterations`` are not
+    read."""
     merged_bytes: int | None = None
+    """Bytes per row of the whole run, for an analysis that adds up parts of it one by one; then
+    `row_bytes` applies to the largest part."""
 
 
 NEEDS = {

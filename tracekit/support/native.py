@@ -62,21 +62,14 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of a compiled loop, flattened into pointers, integers and booleans.
-
-    Parameters
-    ----------
-    types
-        Description of all types in one word.
-    codes
-        One letter per value: ``p`` pointer, ``q`` integer, ``b`` boolean.
-    values
-        The values.
-    """
+    """Arguments of a compiled loop, flattened into pointers, integers and booleans."""
 
     types: str
+    """Description of all types in one word."""
     codes: str
+    """One letter per value: ``p`` pointer, ``q`` integer, ``b`` boolean."""
     values: list[int]
+    """The values."""
 
 
 def arguments(passed: Sequence[Any]) -> Arguments:

@@ -50,41 +50,28 @@ _GIVEN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 @dataclass(frozen=True)
 class Option:
-    """Meaning of an option, in addition to its type and default.
-
-    Parameters
-    ----------
-    meaning
-        Description in help and on pages.
-    metavar
-        Placeholder for its value in help.
-    unit
-        Unit by which the command line parses it (one of `support.quantities`, or ``images``,
-        ``keys``, ``labels``, ``peaks``, ``percent or none``, ``run``, ``run or ns``,
-        ``runs``, ``sizes``, ``skip``, ``steps``).
-    least
-        Smallest number allowed, in Python and on the command line; None for no limit.
-    flag
-        Name on the command line, if it differs; empty if the command line lacks the option.
-    typed
-        Type on the command line, if it does not follow from type and unit.
-    panel
-        Heading that it is listed under in help.
-    keys
-        Values allowed in a list of names.
-    envvar
-        Environment variable that sets it on the command line.
-    """
+    """Meaning of an option, in addition to its type and default."""
 
     meaning: str
+    """Description in help and on pages."""
     metavar: str | None = None
+    """Placeholder for its value in help."""
     unit: str | None = None
+    """Unit by which the command line parses it (one of `support.quantities`, or ``images``,
+    ``keys``, ``labels``, ``peaks``, ``percent or none``, ``run``, ``run or ns``, ``runs``,
+    ``sizes``, ``skip``, ``steps``)."""
     least: int | None = None
+    """Smallest number allowed, in Python and on the command line; None for no limit."""
     flag: str | None = None
+    """Name on the command line, if it differs; empty if the command line lacks the option."""
     typed: Any = None
+    """Type on the command line, if it does not follow from type and unit."""
     panel: str | None = None
+    """Heading that it is listed under in help."""
     keys: tuple[str, ...] = ()
+    """Values allowed in a list of names."""
     envvar: str | None = None
+    """Environment variable that sets it on the command line."""
 
 
 def grouped_by(*names: str) -> Option:
@@ -274,59 +261,40 @@ _RUNS = ("references", "where", "store")
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """Declaration of a question (an analysis): options, columns, figures, examples and formats.
-
-    Parameters
-    ----------
-    name
-        Name of the question in Python.
-    meaning
-        Description of its answer, in help and on pages.
-    signature
-        Its subject and options.
-    examples
-        Examples of command lines.
-    writes
-        Columns and `meta` of its answers.
-    also
-        Columns and `meta` of further answers of the command, which name another command.
-    figures
-        Figures of its answers: name of the figure -> description.
-    opened
-        Options of `tracekit.open` that its command has too.
-    apart
-        Names of the options that are handled before the analysis: the time span or steps that a run
-        is cut to, or the choice of runs.
-    is_of_runs
-        Whether its subject is several runs, and not one.
-    is_of_latest
-        Whether the several runs are by default only the run ingested last, and not all.
-    is_of_files
-        Whether its subject is files that are no runs; they are the first parameter.
-    check
-        Function that raises an error for contradictory options, before any file is read.
-    judge
-        Function that returns the exit code for an answer; its keyword arguments are options of the
-        command, and may include options of the question.
-    formats
-        Formats that its answers can be written in, besides those of all questions.
-    """
+    """Declaration of a question (an analysis): options, columns, figures, examples and formats."""
 
     name: str
+    """Name of the question in Python."""
     meaning: str
+    """Description of its answer, in help and on pages."""
     signature: inspect.Signature
+    """Its subject and options."""
     examples: Sequence[str]
+    """Examples of command lines."""
     writes: Json
+    """Columns and `meta` of its answers."""
     also: Sequence[Json] = ()
+    """Columns and `meta` of further answers of the command, which name another command."""
     figures: Mapping[str, str] = field(default_factory=dict)
+    """Figures of its answers: name of the figure -> description."""
     opened: Sequence[str] = ()
+    """Options of `tracekit.open` that its command has too."""
     apart: Sequence[str] = ()
+    """Names of the options that are handled before the analysis: the time span or steps that a run
+    is cut to, or the choice of runs."""
     is_of_runs: bool = False
+    """Whether its subject is several runs, and not one."""
     is_of_latest: bool = False
+    """Whether the several runs are by default only the run ingested last, and not all."""
     is_of_files: bool = False
+    """Whether its subject is files that are no runs; they are the first parameter."""
     check: Callable[..., object] | None = None
+    """Function that raises an error for contradictory options, before any file is read."""
     judge: Callable[..., int] | None = None
+    """Function that returns the exit code for an answer; its keyword arguments are options of the
+    command, and may include options of the question."""
     formats: Sequence[str] = ()
+    """Formats that its answers can be written in, besides those of all questions."""
 
     @property
     def options(self) -> list[inspect.Parameter]:

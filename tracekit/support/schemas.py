@@ -112,30 +112,20 @@ def either(*names: str) -> list[Schema]:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an answer (a command's table): name, type and meaning.
-
-    Parameters
-    ----------
-    name
-        Name of the column.
-    type
-        Name of its polars type (several if answers differ); None if polars has no such type.
-    unit
-        Unit of its values, or None.
-    meaning
-        Description of its values, and the meaning of null.
-    is_nullable
-        Whether a value may be null.
-    is_always
-        Whether every answer has the column.
-    """
+    """A column of an answer (a command's table): name, type and meaning."""
 
     name: str
+    """Name of the column."""
     type: str | None
+    """Name of its polars type (several if answers differ); None if polars has no such type."""
     unit: str | None
+    """Unit of its values, or None."""
     meaning: str
+    """Description of its values, and the meaning of null."""
     is_nullable: bool
+    """Whether a value may be null."""
     is_always: bool
+    """Whether every answer has the column."""
 
     @property
     def description(self) -> str:
@@ -164,35 +154,24 @@ def _column(name: str, text: str | Schema) -> Column:
 
 @dataclass(frozen=True)
 class Json:
-    """Declaration of the JSON that a command writes, from which its JSON Schema is made.
-
-    Parameters
-    ----------
-    command
-        Name of the command in answers.
-    meta, rows
-        Declarations of the keys of meta, and of the columns of rows.
-    meta_rules, row_rules
-        Further JSON Schema keywords for meta and for rows, such as keys that occur together.
-    run
-        Declaration of the key ``run``.
-    of_rows
-        Description of the rows.
-    typed
-        Command line of the command, if it is not its name.
-    keys
-        Declarations of further keys beside meta and rows, or schemas that replace those two.
-    """
+    """Declaration of the JSON that a command writes, from which its JSON Schema is made."""
 
     command: str
+    """Name of the command in answers."""
     meta: Said = field(default_factory=dict)
     rows: Said = field(default_factory=dict)
+    """Declarations of the keys of meta, and of the columns of rows."""
     meta_rules: Schema = field(default_factory=dict)
     row_rules: Schema = field(default_factory=dict)
+    """Further JSON Schema keywords for meta and for rows, such as keys that occur together."""
     run: str = ONE_RUN
+    """Declaration of the key ``run``."""
     of_rows: str = "The result."
+    """Description of the rows."""
     typed: str | None = None
+    """Command line of the command, if it is not its name."""
     keys: Said = field(default_factory=dict)
+    """Declarations of further keys beside meta and rows, or schemas that replace those two."""
 
     @functools.cached_property
     def columns(self) -> list[Column]:

@@ -22,24 +22,16 @@ from tracekit.present.pages._fragments import environment
 
 
 class PageSection(NamedTuple):
-    """A section of a page, with its content.
-
-    Parameters
-    ----------
-    key
-        Id of the section: the part of the address after ``#``.
-    title
-        Its heading.
-    question
-        Question that the section answers; may be empty.
-    body
-        Content of the section.
-    """
+    """A section of a page, with its content."""
 
     key: str
+    """Id of the section: the part of the address after ``#``."""
     title: str
+    """Its heading."""
     question: str
+    """Question that the section answers; may be empty."""
     body: Markup
+    """Content of the section."""
 
 
 def page_of(

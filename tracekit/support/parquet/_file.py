@@ -26,22 +26,15 @@ _BITS_OF_BYTE = 8
 
 @dataclass(frozen=True)
 class Column:
-    """The encoded pages of one column of a Parquet file.
-
-    Parameters
-    ----------
-    dictionary, data
-        Contents of the page of distinct values (empty without one), and of the pages of rows.
-    encodings
-        Encodings of the pages.
-    statistics
-        Statistics for readers, such as minimum and maximum.
-    """
+    """The encoded pages of one column of a Parquet file."""
 
     dictionary: Sequence[Content]
     data: Sequence[Content]
+    """Contents of the page of distinct values (empty without one), and of the pages of rows."""
     encodings: Sequence[int]
+    """Encodings of the pages."""
     statistics: Value
+    """Statistics for readers, such as minimum and maximum."""
 
 
 def encoded(column: pl.Series) -> Column:
