@@ -99,7 +99,7 @@ def test_calls_without_length() -> None:
 def test_a_run_without_calls() -> None:
     builder = TraceBuilder()
     builder.op("kernel", start=0, end=1)
-    with pytest.raises(MissingDataError, match="no CUDA calls: record with"):
+    with pytest.raises(MissingDataError, match="no API calls: record with"):
         api_calls(builder.trace())
 
 

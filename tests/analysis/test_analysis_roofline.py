@@ -287,6 +287,18 @@ def test_the_longest_of_three_limits_bounds(
     assert (rows["collective"]["bound"], rows["collective"]["unknown"]) == ("communication", 0)
 
 
+def test_work_launched_between_steps_is_of_the_step_in_which_it_runs() -> None:
+    """As kernels of DALI are, 682 of which ran in no step."""
+    b = two_steps()
+    for start, end, kind in ((-9, -2, "compute"), (40, 47, "compute"), (50, 53, "collective")):
+        b.op("resize", at=-12, start=start, end=end, kind=kind)
+    answer = roofline(b.trace(), "kernel,iteration").rows.filter(kernel="resize")
+    assert answer.select("iteration", "kernel_ns").rows() == [(0, 7 + 3)]
+    assert roofline(b.trace()).meta["outside_ns"] == 7
+    assert roofline(b.trace(), skip=1).meta["outside_ns"] == 20 + 7 + 7 + 3
+    assert flops(b.trace()).meta["known_share"] == pytest.approx(40 / 57)
+
+
 def test_rates_and_flop_per_byte() -> None:
     mm = roofline(two_steps().trace(), "operator,sizes").rows.row(0, named=True)
     assert mm["sizes"] == "[[2,3],[3,4]]"

@@ -194,7 +194,7 @@ def test_a_repeated_key_warns_and_makes_no_second_op() -> None:
     builder.op("gemm", start=10, correlation=3)
     trace = builder.attributed()
     assert _launches(trace) == [("gemm", 0, 0, 0, 2)]
-    assert trace.warnings == ("2 CUDA calls repeat the correlation id of another one",)
+    assert trace.warnings == ("2 API calls repeat the correlation id of another one",)
 
 
 def test_a_launch_after_its_op_warns() -> None:

@@ -520,7 +520,7 @@ class TestReport:
 
     def test_what_is_missing_is_said(self, tmp_path):
         first, second = trace_of(tmp_path, kernel("k", 1, 1, 1)).warnings
-        assert first.startswith("no CUDA calls were recorded, so no op's launch")
+        assert first.startswith("no API calls were recorded, so no op's launch")
         assert second.startswith("no operators or annotations were recorded, so only structure")
         assert "ProfilerActivity.CPU" in second
         assert trace_of(tmp_path, event("cpu_op", "a", 1, 1)).warnings[0].startswith("no GPU work")

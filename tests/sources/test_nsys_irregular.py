@@ -350,7 +350,7 @@ class TestTypes:
 
 HINT = "record with `nsys profile -t cuda,nvtx`"
 NO_KERNELS = "no kernels were recorded, so GPU time is that of copies and memsets alone"
-NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
+NO_CALLS = "no API calls were recorded, so no op's launch, range or iteration is known"
 NO_RANGES = "no NVTX ranges were recorded, so only structure and names can show stages"
 
 

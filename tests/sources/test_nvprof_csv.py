@@ -91,7 +91,7 @@ def test_all_kinds_of_work(path):
     assert rows(trace, "reports", "format", "session_start") == [("nvprof CSV", None)]
     assert remarks(trace) == ("sizes of copies and memsets are rounded, as nvprof printed them",)
     absent = [text.split(" were")[0] for text in trace.warnings if text.startswith("no ")]
-    assert absent == ["no CUDA calls", "no NVTX ranges"]
+    assert absent == ["no API calls", "no NVTX ranges"]
     assert rows(trace, "contents", "feature", "rows") == [
         ("kernels", 1), ("copies", 2), ("memsets", 1), ("CUDA calls", 0), ("NVTX events", 0),
     ]  # fmt: skip

@@ -578,7 +578,7 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
     )
     ends_early = "the recording of GPU work ends early"
     checks = (
-        (repeated, f"{repeated:,} CUDA calls repeat the correlation id of another one"),
+        (repeated, f"{repeated:,} API calls repeat the correlation id of another one"),
         (leads.size, early(leads)),
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),

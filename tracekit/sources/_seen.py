@@ -21,7 +21,7 @@ def no_work(untimed: int) -> str:
     return f"no times of {untimed:,} GPU ops" if untimed else "no GPU work"
 
 
-NO_CALLS = "no CUDA calls were recorded, so no op's launch, range or iteration is known"
+NO_CALLS = "no API calls were recorded, so no op's launch, range or iteration is known"
 NO_RANGES = "no NVTX ranges were recorded, so only structure and names can show stages"
 
 

@@ -17,12 +17,7 @@ from tracekit.analysis.facts import WIDEST, how_to_record, require_ops
 from tracekit.analysis.operators import memory_bandwidths, with_bounds, with_peaks, work_done
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, skipped_of
-from tracekit.engine import (
-    chosen_windows,
-    counted_steps,
-    range_layers,
-    with_steps,
-)
+from tracekit.engine import begun_in_steps, range_layers, step_windows
 from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
 from tracekit.support.wording import (
@@ -41,9 +36,15 @@ _OF_STEPS = {"iteration", "device"}
 STEP = ["process", "device", "iteration"]
 _SMALL = 1e-3
 """Share of the peak below which it is shown with two digits."""
-_SHARES = "share: flops / flops of all rows; peak_share: of the peak of their precision"
+_SHARES = {
+    "share": "flops / flops of all rows",
+    "peak_share": "of the peak of their precision",
+}
 _KNOWN = pl.col("flops").is_not_null()
+_ITERATION = pl.col("iteration")
+_LENGTH = pl.col("end") - pl.col("start")
 _NS = 10**9
+_OUTSIDE = "outside of the steps that count, in no row"
 _ALMOST_ALL = 0.9995
 """Known share of time from which sums are no longer called lower bounds."""
 
@@ -57,6 +58,8 @@ def no_sizes(trace: Trace) -> str:
 class Measured:
     """GPU operators with their FLOPs, the steps that are counted, and the GPUs' peak FLOP rates."""
 
+    trace: Trace
+    """The run; ops launched between steps have the number of the step in which they start."""
     every: pl.DataFrame
     work: pl.DataFrame
     """Those of ``every`` that are in steps that count, where there are steps."""
@@ -78,11 +81,13 @@ def flops(
     rows = _rows(work, keys, steps)
     order = ["iteration"] if "iteration" in keys else []
     order += ["flops", "kernel_ns"]
-    meta = _meta(trace, work, steps, every)
+    meta = _meta(found.trace, work, steps, every)
+    shares = [f"{name}: {of}" for name, of in _SHARES.items() if rows[name].count()]
     return Answer(
         rows=rows.sort(*order, *keys, nulls_last=True,
                        descending=[x in ("flops", "kernel_ns") for x in (*order, *keys)]),
-        meta={**meta, "peaks": peaks, "attention": attention, **found.left_out, "shares": _SHARES},
+        meta={**meta, "peaks": peaks, "attention": attention, **found.left_out,
+              **({"shares": "; ".join(shares)} if shares else {})},
         title=f"FLOPs by {', '.join(keys)}",
         empty="no kernels that multiply",
         command="flops",
@@ -108,27 +113,37 @@ def measured(
         raise UsageError(f"the peak is {peak} FLOP/s", "give more than 0, such as --peak 312TFLOPS")
     require_ops(trace)
     first = skipped_of(trace, skip)
-    steps = _steps(trace, first, needed="iteration" in keys or first > 0)
+    left_out = {"skip": first, **cold_meta(trace, skip)}
+    trace, steps = _steps(trace, first, needed="iteration" in keys or first > 0)
     done = work_done(trace, causal=attention == "causal", moving=moving)
     every, peaks = with_peaks(trace, done, peak)
-    work = every.join(steps, on=STEP, how="semi") if steps.height else every
+    work = _inside(every, steps)
     work = _with_layers(trace, work) if "layer" in keys else work
-    return Measured(every, work, steps, peaks, {"skip": first, **cold_meta(trace, skip)})
+    return Measured(trace, every, work, steps, peaks, left_out)
 
 
-def _steps(trace: Trace, skip: int, *, needed: bool) -> pl.DataFrame:
+def _inside(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows in `steps`; all if there are no steps."""
+    return rows.join(steps, on=STEP, how="semi") if steps.height else rows
+
+
+def _steps(trace: Trace, skip: int, *, needed: bool) -> tuple[Trace, pl.DataFrame]:
     """Return all but the first `skip` steps: ``process, device, iteration, step_ns`` (length).
 
-    For a run without iterations there are no rows, or a `UsageError` if steps are `needed`.
+    They come with the run in which ops launched between steps have the number of the step in which
+    they start. For a run without iterations there are no rows, or a `UsageError` if steps are
+    `needed`.
     """
-    iterations = trace.read("iterations")
-    if iterations.is_empty() and not needed:
-        return pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
-                                    "iteration": pl.Int64, "step_ns": pl.Int64})  # fmt: skip
-    windows = with_steps(chosen_windows(trace, skip=0, per_iteration=True))
-    counted = counted_steps(windows, iterations, skip).windows.drop_nulls("iteration")
-    length = pl.col("end") - pl.col("start")
-    return counted.group_by(STEP, maintain_order=True).agg(step_ns=length.sum())
+    if trace.read("iterations").is_empty() and not needed:
+        return trace, pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
+                                           "iteration": pl.Int64, "step_ns": pl.Int64})  # fmt: skip
+    windows = step_windows(trace, skip)
+    counted = windows.filter("counts").group_by(STEP, maintain_order=True)
+    lone = trace["ops"].filter(_ITERATION.is_null()).select("op", *STEP, "start", "end").collect()
+    begun = begun_in_steps(lone, windows).select("op", begun="iteration")
+    ops = trace["ops"].join(begun.lazy(), on="op", how="left", maintain_order="left")
+    numbered = ops.with_columns(pl.coalesce("iteration", "begun").alias("iteration")).drop("begun")
+    return trace.with_lazy({"ops": numbered}), counted.agg(step_ns=_LENGTH.sum())
 
 
 def _with_layers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
@@ -281,7 +296,7 @@ def _computing(trace: Trace, steps: pl.DataFrame) -> int:
     compute_ops = trace["ops"].filter(pl.col("kind") == "compute")
     if steps.height:
         compute_ops = compute_ops.join(steps.lazy(), on=STEP, how="semi")
-    return int(compute_ops.select((pl.col("end") - pl.col("start")).sum()).collect().item())
+    return int(compute_ops.select(_LENGTH.sum()).collect().item())
 
 
 # -- roofline ----------------------------------------------------------------------------------
@@ -289,7 +304,6 @@ def _computing(trace: Trace, steps: pl.DataFrame) -> int:
 
 BOUNDS = ("computing", "memory", "launch", "communication")
 _COMMUNICATION = ("collective", "p2p", "staged")
-_LENGTH = pl.col("end") - pl.col("start")
 _MODELLED = (
     "bounds are modelled: each tensor that an operator reads or writes moves once, and nothing else"
 )
@@ -315,11 +329,14 @@ def roofline(
     bandwidths = memory_bandwidths(trace, memory_bandwidth)
     bounded = with_bounds(trace, found.work, bandwidths)
     bounded = bounded.with_columns(pl.col("stage").cast(pl.String))
-    work = pl.concat([bounded, _communication(trace, found)], how="diagonal")
+    moved = _communication(found.trace)
+    work = pl.concat([bounded, _inside(moved, found.steps)], how="diagonal")
+    outside = found.every["kernel_ns"].sum() + moved["kernel_ns"].sum() - work["kernel_ns"].sum()
     rows = _roofline_rows(work, keys, found.steps.height)
     meta = {
         **_roofline_meta(trace, work, found),
         "bounds_unknown": _unknown_bounds(found.work, bandwidths),
+        "outside_ns": outside,
     }
     products = bandwidths.drop_nulls().unique("name").sort("name")
     return Answer(
@@ -369,18 +386,17 @@ def _in_precisions(rows: pl.DataFrame) -> str:
     return f" in {', '.join(names)}" if len(names) else ""
 
 
-def _communication(trace: Trace, found: Measured) -> pl.DataFrame:
+def _communication(trace: Trace) -> pl.DataFrame:
     """Return communication kernels and copies as rows with the columns of operators."""
     name = pl.col("name").cast(pl.String)
     kind = pl.col("kind").cast(pl.String)
-    rows = (
+    return (
         trace["ops"].filter(kind.is_in(_COMMUNICATION))
         .select(*STEP, pl.col("stage").cast(pl.String), operator=kind, kernel_ns=_LENGTH,
                 kernel=pl.coalesce(pl.col("short_name").cast(pl.String), name),
                 bound=pl.lit("communication"))
         .collect()
     )  # fmt: skip
-    return rows.join(found.steps, on=STEP, how="semi") if found.steps.height else rows
 
 
 def _roofline_rows(work: pl.DataFrame, keys: Sequence[str], steps: int) -> pl.DataFrame:
@@ -484,7 +500,7 @@ def _first_of_roofline(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | Non
 
 @summary(
     "steps", "step_ns", "step_flops", "step_recomputed_flops", "mfu", "hfu", "known_share", "peaks",
-    "attention",
+    "attention", "outside_flops",
 )  # fmt: skip
 def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: FLOPs of a step, share of the peak (MFU), and how much is known."""
@@ -499,12 +515,14 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
         step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
     if meta["hfu"] != meta["mfu"]:
         mfu += f", HFU {least}{_of_peak(meta['hfu'])}"
-    return [f"{step} · {mfu} · {known}", *_peak_notes(meta)]
+    outside = [f"{_flop(flops)} {_OUTSIDE}"] if (flops := meta["outside_flops"]) else []
+    return [f"{step} · {mfu} · {known}", *outside, *_peak_notes(meta)]
 
 
 @summary(
     "steps", "step_ns", "bounds", "step_headroom_ns", "known_share", "peaks", "memory_peaks",
     "attention", "modelled", "tensor_core_ns", "tensor_core_unknown_ns", "bounds_unknown",
+    "outside_ns",
 )  # fmt: skip
 def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: kernel time by kind of bound; a step's kernel time beyond the bounds."""
@@ -519,6 +537,7 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
         tensor += f", unknown for {duration(meta['tensor_core_unknown_ns'])}"
     return [
         f"kernels by bound: {bounds}", tensor, f"{above} · {known}",
+        *([f"{duration(meta['outside_ns'])} {_OUTSIDE}"] if meta["outside_ns"] else []),
         *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),
         meta["modelled"], *_peak_notes(meta),
     ]  # fmt: skip

@@ -149,6 +149,8 @@ _BOUND = "computing, memory, launch, communication"
             "FLOPs or bytes are known, and how to give them; null where none are.",
             "step_headroom_ns": "amount or null: Time above the bounds, mean per step and GPU; "
             "null without steps, or where no bound is known.",
+            "outside_ns": "count: How long kernels, and copies between GPUs, ran in no step that "
+            "counts, added up.",
             "tensor_core_ns": "count: How long kernels on Tensor Cores ran, by their names.",
             "tensor_core_unknown_ns": "count: Time in kernels whose names do not show that.",
             **_PEAKS,

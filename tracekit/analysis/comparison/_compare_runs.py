@@ -167,7 +167,7 @@ def compare(
 
     Every group (value of the key `by`, such as a stage) of either run has a row. A group counts as
     0 ns in steps that lack it; time outside of steps is in separate columns. Times are those of
-    `per_iteration`: exposed time by stage, sums of durations for CUDA calls, else busy time,
+    `per_iteration`: exposed time by stage, sums of durations for API calls, else busy time,
     averaged over steps and devices (CUDA and MPI calls: over steps and processes; links: over
     steps). A run without iterations is compared as a whole.
 

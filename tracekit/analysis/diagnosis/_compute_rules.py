@@ -73,7 +73,7 @@ def fp32_products(facts: Facts) -> Finding | None:
             f"{gpus[device]}: {tera['fp32']} TFLOP/s in FP32, {tera['tf32']} in TF32",
         ),
         advice="Let FP32 products use TF32 (`torch.set_float32_matmul_precision('high')`), or "
-        "train in bfloat16 or half, where the network bears less exact products. Products that "
+        "compute in bfloat16 or half, where the network bears less exact products. Products that "
         "memory bounds win less.",
         of_gpu=True,
         of_compute=True,

@@ -312,7 +312,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
                 *_OTHERS,
             ),
         ),
-        "CUDA calls": Requirement(_rows("calls", "CUDA calls"), _CALLED),
+        "API calls": Requirement(_rows("calls", "API calls"), _CALLED),
         "ranges": Requirement(
             _rows("ranges", "ranges"),
             _by(

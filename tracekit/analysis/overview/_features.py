@@ -57,18 +57,18 @@ CAPABILITIES = (
     Capability("compare", "steps, with intervals", ("iterations",)),
     Capability("compare", "stages", ("stages",)),
     Capability("compare", "kernels and kinds", ("ops",)),
-    Capability("compare", "CUDA calls", ("CUDA calls",)),
+    Capability("compare", "API calls", ("API calls",)),
     Capability("compare", "memory", ("memory events",)),
     Capability("study, scaling", "step times", ("iterations",)),
     Capability("overhead", "step times of two methods", ("iterations",)),
-    Capability("overhead", "calls of the CUDA API", ("CUDA calls",)),
+    Capability("overhead", "API calls", ("API calls",)),
     Capability("overhead", "time of the profiler itself", ("profiler",)),
     Capability("project", "times, input and exchanged bytes of a step", ("ops", "iterations")),
     Capability("stalls", "waiting for input, utilisation", ("ops",)),
     Capability("bubbles", "bubbles of a pipeline", ("pipeline", "stages", "iterations")),
     Capability("memory", "memory before and in training", ("memory",)),
     Capability("latency", "collectives by size", ("message sizes",)),
-    Capability("latency", "what MPI asks of CUDA", ("MPI calls", "CUDA calls")),
+    Capability("latency", "what MPI asks of the GPU", ("MPI calls", "API calls")),
 )
 """The questions of commands, each with the data that it requires."""
 

@@ -32,13 +32,13 @@ def api_calls(trace: Trace) -> pl.DataFrame:
     Raises
     ------
     MissingDataError
-        If the run has no CUDA calls.
+        If the run has no API calls.
     """
     found = trace["calls"].select("thread", "start", "end", pl.col("name").cast(pl.String))
     calls = found.collect()
     if calls.is_empty():
-        hint = f"record with {how_to_record(trace, 'CUDA calls')}"
-        raise MissingDataError("this run has no CUDA calls", hint)
+        hint = f"record with {how_to_record(trace, 'API calls')}"
+        raise MissingDataError("this run has no API calls", hint)
     sums = calls.group_by("name").agg(
         calls=pl.len().cast(pl.Int64),
         total_ns=_LENGTH.sum(),

@@ -49,7 +49,7 @@ _CONTENTS = (
     ("kernels", "kernel", "kernel", "GPU time by stage and kernel", _PROFILE),
     ("copies", "gpu_memcpy", "copy", "input data and peer copies", _PROFILE),
     ("memsets", "gpu_memset", "memset", "GPU time of memsets", _PROFILE),
-    ("CUDA calls", "cuda_runtime, cuda_driver", "call",
+    ("API calls", "cuda_runtime, cuda_driver", "call",
      "which thread launched an op, and when", _PROFILE),
     ("operators", "cpu_op", "operator", "layers, and which forward op a backward op is of",
      _PROFILE),
