@@ -25,18 +25,22 @@ def test_observed_beside_expected() -> None:
         {"run": "a", "parameters": 10_000_000, "bytes_between_gpus": 252e6},
         {"run": "b", "gpus": 1, "parameters": 10_000_000},
         {"run": "c"},
+        {"run": "pipeline", "parameters": 10_000_000, "basis": "gpu", "data_parallel": False},
+        {"run": "one", "parameters": 10_000_000, "basis": "gpu", "gpus": 1},
     ]  # fmt: skip
     found = exchange(_study(*rows))
     columns = ("expected_bytes", "star_root_bytes", "ring_gpu_bytes", "ratio", "epoch_bytes")
     assert found.rows.select(columns).rows() == [
-        (240_000_000, 120_000_000, 60_000_000, 1.05, None), (0, 0, 0, None, None), (None,) * 5
+        (240_000_000, 120_000_000, 60_000_000, 1.05, None), (0, 0, 0, None, None), (None,) * 5,
+        (None,) * 5, (0, 0, 0, None, None),
     ]  # fmt: skip
     assert found.meta["warnings"] == [
-        "number of parameters not known of c: label parameters=60M"
+        "number of parameters not known of c: label parameters=60M",
+        "nothing shows that the GPUs of pipeline mostly exchange gradients, each with all",
     ]  # fmt: skip
     # What a run says counts before what is given.
     given = exchange(_study(*rows), parameters=1_000_000).rows["gradient_bytes"].to_list()
-    assert given == [40_000_000, 40_000_000, 4_000_000]
+    assert given == [40_000_000, 40_000_000, 4_000_000, 40_000_000, 40_000_000]
 
 
 def test_iterations_of_runs_of_either_kind_of_scaling() -> None:

@@ -424,6 +424,22 @@ def test_bytes_in_a_step(builder: TraceBuilder) -> None:
     assert _row(builder, skip=1)["bytes_between_gpus"] == 1500
 
 
+@pytest.mark.parametrize(
+    ("activations", "weights", "told"),
+    [(None, 0, None), (None, 10, True), (9, 10, True), (10, 10, False), (10, None, False)],
+)
+def test_what_a_pipeline_moves_is_no_exchange_of_gradients(
+    activations: int | None, weights: int | None, *, told: bool | None, builder: TraceBuilder
+) -> None:
+    builder.iteration(0, 0, 100)
+    _op(builder, "FP", 0, 10)
+    if activations is not None:
+        _op(builder, "FP", 20, 30, kind="p2p", src_device=1, dst_device=0, bytes=activations)
+    if weights != 0:
+        _copy(builder, 40, weights)
+    assert _row(builder)["data_parallel"] is told
+
+
 def test_copies_within_a_gpu_are_none_between_gpus() -> None:
     builder = _one_step()
     _copy(builder, 20, 1000, src_device=0, dst_device=0)

@@ -149,6 +149,8 @@ def label_number(labels: Mapping[str, str], key: str, most: int, run: str) -> in
 
 _BYTES = 4
 _N, _S = pl.col("gpus"), pl.col("gradient_bytes")
+_OTHER = pl.col("basis").is_not_null() & (_N > 1) & ~pl.col("data_parallel").fill_null(value=False)
+"""Selects recorded runs that do not show what is exchanged; a table of times is trusted."""
 
 
 def exchange(
@@ -163,7 +165,7 @@ def exchange(
     Gradients of S = 4 P bytes (P parameters) are summed over n GPUs, and the result is sent back: 2
     (n - 1) S bytes in all, on any path. In a star one GPU receives (n - 1) S and sends as many; in
     a ring each GPU sends 2 (n - 1) / n S. The function `study` in `questions.py` lists the columns;
-    columns that depend on P are null if P is unknown.
+    columns that depend on P are null if P is unknown, or if a run does not show this exchange.
 
     Parameters
     ----------
@@ -183,10 +185,11 @@ def exchange(
         observed_bytes="bytes_between_gpus",
         observed_evidence="bytes_evidence",
     ).with_columns(gradient_bytes=_BYTES * pl.col("parameters"))
+    expected = pl.when(~_OTHER)
     rows = rows.with_columns(
-        expected_bytes=2 * (_N - 1) * _S,
-        star_root_bytes=(_N - 1) * _S,
-        ring_gpu_bytes=2 * (_N - 1) * _S / _N,
+        expected_bytes=expected.then(2 * (_N - 1) * _S),
+        star_root_bytes=expected.then((_N - 1) * _S),
+        ring_gpu_bytes=expected.then(2 * (_N - 1) * _S / _N),
     ).with_columns(
         ratio=pl.when(pl.col("expected_bytes") > 0).then(
             pl.col("observed_bytes") / pl.col("expected_bytes")
@@ -199,13 +202,17 @@ def exchange(
         "observed_evidence", "ratio", "iterations", "epoch_bytes",
     )  # fmt: skip
     return Answer(
-        rows=shown, meta=_meta(shown), title="exchange in a step", empty="no runs", command="study"
+        rows=shown, meta=_meta(rows), title="exchange in a step", empty="no runs", command="study"
     )
 
 
 def _meta(rows: pl.DataFrame) -> dict[str, Any]:
-    unknown = rows.filter(pl.col("parameters").is_null())["run"].to_list()
-    warning = (
-        f"number of parameters not known of {', '.join(map(str, unknown))}: label parameters=60M"
+    unknown, other = (
+        ", ".join(map(str, rows.filter(each)["run"]))
+        for each in (pl.col("parameters").is_null(), _OTHER)
     )
-    return {"runs": rows.height, "warnings": [warning] if unknown else []}
+    said = (
+        (unknown, f"number of parameters not known of {unknown}: label parameters=60M"),
+        (other, f"nothing shows that the GPUs of {other} mostly exchange gradients, each with all"),
+    )
+    return {"runs": rows.height, "warnings": [text for runs, text in said if runs]}

@@ -74,6 +74,7 @@ STUDY = pl.Schema(
         **dict.fromkeys(_IDLE, pl.Float64),
         "bytes_between_gpus": pl.Float64,
         "bytes_evidence": pl.String,
+        "data_parallel": pl.Boolean,
         "images_per_s": pl.Float64,
         "devices": pl.Int64,
         **dict.fromkeys(_SUMS, pl.Int64),
@@ -433,7 +434,7 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     gpus = max(_active(trace), ranks)
     lacks = not ranks and (bool(unrecorded_ranks(trace)) or (gpus == 1 and method != "none"))
     return {"method": method, "gpus": None if lacks else gpus or None} | _bytes(
-        trace, copies, calls, skip, method
+        trace, copies, calls, skip, method, gpus
     )
 
 
@@ -455,21 +456,27 @@ def _messages(trace: Trace) -> bool:
 
 
 def _bytes(
-    trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame, skip: int, method: str
+    trace: Trace, copies: pl.DataFrame, calls: pl.DataFrame, skip: int, method: str, gpus: int
 ) -> dict[str, Any]:
     """Return the bytes between GPUs in a step after the first `skip`, and their evidence.
 
-    They are summed over processes; `method` is how GPUs communicate.
+    They are summed over processes; `method` is how GPUs communicate. ``data_parallel`` is whether
+    they are mostly those of weight updates, which no group of fewer than all `gpus` exchanges;
+    where bytes are unknown, whether all are.
     """
     iterations = trace.read("iterations").sort("process", "start")
     kept = iterations.filter(pl.int_range(pl.len()).over("process") >= skip).select(
         "process", "iteration", steps=pl.len().over("process")
     )
+    is_update, of_all = pl.col("stage") == "WU", pl.col("ranks").fill_null(gpus) >= gpus
     modelled = calls.select(
-        "process", "iteration", _sent().alias("bytes"), modelled=pl.lit(value=True)
-    )
-    measured = copies.select(
-        "process", "iteration", "bytes", modelled=pl.col("evidence") == "modelled"
+        "process", "iteration", _sent().alias("bytes"), modelled=pl.lit(value=True),
+        shared=is_update & of_all,
+    )  # fmt: skip
+    stages = trace["ops"].select("op", stage=pl.col("stage").cast(pl.String))
+    staged = copies.lazy().join(stages, on="op", how="left", maintain_order="left").collect()
+    measured = staged.select(
+        "process", "iteration", "bytes", modelled=pl.col("evidence") == "modelled", shared=is_update
     )
     moved = pl.concat([modelled, measured], how="vertical_relaxed")
     inside = moved.join(kept, on=["process", "iteration"])
@@ -478,10 +485,13 @@ def _bytes(
         return {"bytes_between_gpus": 0.0, "bytes_evidence": "measured"} if alone else {}
     # Of what MPI sends out of host memory it is not known which GPU it is for.
     if inside["bytes"].null_count() or method == "mpi":
-        return {}
-    total = inside.select((pl.col("bytes") / pl.col("steps")).sum()).item()
+        return {"data_parallel": inside["shared"].all()}
+    each = pl.col("bytes") / pl.col("steps")
+    total, shared = inside.select(each.sum(), shared=each.filter("shared").sum()).row(0)
     evidence = "modelled" if inside["modelled"].any() else "measured"
-    return {"bytes_between_gpus": total, "bytes_evidence": evidence}
+    return {
+        "bytes_between_gpus": total, "bytes_evidence": evidence, "data_parallel": 2 * shared > total
+    }  # fmt: skip
 
 
 def _sent() -> pl.Expr:
@@ -521,7 +531,7 @@ def runs_answer(
         rows = rows.with_columns(epoch_ns=pl.coalesce("epoch_ns", epoch))
         drawn = of_epochs(rows, images, batch_scope, STEP_TIMES)
     readable = rows.drop(
-        "devices", "step_se_ns", "step_sd_ns", "step_effective", "slow_every",
+        "devices", "step_se_ns", "step_sd_ns", "step_effective", "slow_every", "data_parallel",
         cs.ends_with("_total_ns"),
     )  # fmt: skip
     optional = ("step_low_ns", "step_high_ns", "parameters")

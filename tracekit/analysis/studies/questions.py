@@ -135,6 +135,8 @@ _STUDY = Json(
         "idle_ns?": "number or null: Time of a step in which nothing runs, ns.",
         "bytes_between_gpus?": "number or null: Bytes moved to other GPUs in a step.",
         "bytes_evidence?": "text or null: Whether bytes_between_gpus is measured or modelled.",
+        "data_parallel?": "flag or null: Whether these are mostly gradients that all GPUs "
+        "exchange; null where it is unknown.",
         **columns("images_per_s?"),
         "between_steps_ns?": "number or null: Time of a step in which nothing runs and the host "
         "is in no iteration, ns.",
@@ -155,7 +157,8 @@ _STUDY = Json(
         "regularly.",
         **columns("parameters?"),
         "gradient_bytes?": "integer or null: --what exchange: bytes of gradients, S.",
-        "expected_bytes?": "integer or null: Bytes that a step must move: 2 (n - 1) S.",
+        "expected_bytes?": "integer or null: Bytes that a step must move: 2 (n - 1) S; null "
+        "where nothing shows that it moves gradients.",
         "star_root_bytes?": "integer or null: Of a star: (n - 1) S, in and out of the root each.",
         "ring_gpu_bytes?": "number or null: Of a ring: 2 (n - 1) / n S, sent by each GPU.",
         "observed_bytes?": "number or null: Bytes that moved between GPUs in a step.",
@@ -382,7 +385,7 @@ def overhead(
     table: _Table = None,
     baseline: Annotated[str, Option("The method to compare others with.", "METHOD")] = "p2p",
     as_matrix: Annotated[bool, Option("Lay out the table with a column per batch.")] = False,
-    api: Annotated[bool, Option("List calls of the CUDA API by run and method instead.")] = False,
+    api: Annotated[bool, Option("List API calls (CUDA, HIP) by run and method instead.")] = False,
     profiler: Annotated[bool, Option("List the profiler's own overhead instead.")] = False,
     crossover: Annotated[
         Literal["batch", "parameters"] | None,
