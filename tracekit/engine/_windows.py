@@ -93,10 +93,12 @@ def _ends(
     inside = (pl.col("start") >= pl.col("begin")) & (
         pl.col("next").is_null() | (pl.col("start") < pl.col("next"))
     )
-    columns = *_OWNER, "iteration", "end", (pl.col("stage") != "IO").alias("is_work")
+    is_work = pl.col("stage") != "IO"
     ops = pl.concat(
         [
-            some.filter(pl.col("stage") != "ME").select(columns)
+            some.filter(pl.col("stage") != "ME").select(
+                *_OWNER, "iteration", "end", is_work=is_work
+            )
             for some in (launched, lone.filter(inside))
         ]
     )

@@ -331,7 +331,8 @@ def roofline(
     bounded = bounded.with_columns(pl.col("stage").cast(pl.String))
     moved = _communication(found.trace)
     work = pl.concat([bounded, _inside(moved, found.steps)], how="diagonal")
-    outside = found.every["kernel_ns"].sum() + moved["kernel_ns"].sum() - work["kernel_ns"].sum()
+    lengths = (int(each["kernel_ns"].sum()) for each in (found.every, moved))
+    outside = sum(lengths) - int(work["kernel_ns"].sum())
     rows = _roofline_rows(work, keys, found.steps.height)
     meta = {
         **_roofline_meta(trace, work, found),
@@ -515,8 +516,11 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
         step += f", {_flop(meta['step_recomputed_flops'])} of it recomputed"
     if meta["hfu"] != meta["mfu"]:
         mfu += f", HFU {least}{_of_peak(meta['hfu'])}"
-    outside = [f"{_flop(flops)} {_OUTSIDE}"] if (flops := meta["outside_flops"]) else []
-    return [f"{step} · {mfu} · {known}", *outside, *_peak_notes(meta)]
+    outside = meta["outside_flops"]
+    return [
+        f"{step} · {mfu} · {known}", *([f"{_flop(outside)} {_OUTSIDE}"] if outside else []),
+        *_peak_notes(meta),
+    ]  # fmt: skip
 
 
 @summary(
