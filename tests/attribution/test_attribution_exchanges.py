@@ -47,7 +47,7 @@ class Program:
 
     A token is a name of `NAMES`, and its stream where that is not 7. On the computing stream ops
     run one after the other. A collective of another stream starts when it is launched; with ``!``
-    the computing stream goes on when it has ended, else at once.
+    the computing stream goes on when it has ended, else at once. A collective with ``-`` is short.
     """
 
     def __init__(self, *, autograd: bool = True, ranges: str = "FBW") -> None:
@@ -77,7 +77,8 @@ class Program:
     def _launch(self, token: str, thread: int) -> None:
         name, _, rest = token.partition("@")
         waited, stream = rest.endswith("!"), int(rest.rstrip("!") or 7)
-        takes = 60 if name in ("AR", "AR32", "AG", "RS", "BC", "RED") else 30
+        name, short = name.rstrip("-"), name.endswith("-")
+        takes = 8 if short else 60 if name in ("AR", "AR32", "AG", "RS", "BC", "RED") else 30
         self.host += 4
         # A stream of its own waits for what was computed so far.
         start = max(self.host + 3, self.free[7], self.free.get(stream, 0))
@@ -221,9 +222,17 @@ def test_gradients_averaged_by_the_main_thread() -> None:
     assert told(program.trace()) == {"AR": {("WU", GRADIENTS): 18}}
 
 
-def test_a_loss_that_is_averaged_makes_no_tensor_parallelism() -> None:
-    backward = "gemm gemm AR norm gemm gemm AR norm gemm"
-    trace = Program().step("norm gemm norm gemm add AR add", backward, "adam", 5).trace()
+@pytest.mark.parametrize(
+    ("forward", "stream"),
+    [
+        ("norm gemm norm gemm add AR add", ""),
+        # A count of boxes, or the centre of a teacher's outputs, before the loss.
+        ("norm gemm norm gemm AR-@20! softmax", "@20"),
+    ],
+)
+def test_a_loss_that_is_averaged_makes_no_tensor_parallelism(forward: str, stream: str) -> None:
+    backward = f"gemm gemm AR{stream} norm gemm gemm AR{stream} norm gemm"
+    trace = Program().step(forward, backward, "adam", 5).trace()
     assert told(trace) == {"AR": {("WU", GRADIENTS): 15}}
 
 

@@ -255,7 +255,7 @@ def _launched(
         rows = numbers[(numbers >= first) & (numbers < first + height)] - first
         launch = launches(number, rows)
         parts.append(
-            ops.read(number, "process", "context", "stream", "name")[rows].with_columns(
+            ops.read(number, *_COLUMNS)[rows].with_columns(
                 op=pl.Series(rows + first), thread=pl.Series(launch["thread"]),
                 code=pl.Series(launch["evidence"]),
                 structure=pl.Series(structures.read(number, height)[0][rows]),
@@ -263,8 +263,9 @@ def _launched(
         )  # fmt: skip
     found = pl.concat(parts)
     return found.select(
-        "op", *_WHO, on=pl.struct("context", "stream"), symbol=pl.Series(codes_of(found["name"]))
-    )
+        "op", *_WHO, on=pl.struct("context", "stream"), symbol=pl.Series(codes_of(found["name"])),
+        ns=pl.col("end") - pl.col("start"),
+    )  # fmt: skip
 
 
 def _explained(found: pl.DataFrame) -> pl.DataFrame:
@@ -285,9 +286,9 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     """Return dicts of columns to add to collectives, one after the other; the last has ``place``.
 
     ``place`` is the stage that the layer kernels around a collective imply, null if it is unclear.
-    `both_passes` is the least ratio of a collective's occurrences between layers of one pass
-    (forward, backward) to those of the other; `at_most_beside` the largest share that may overlap
-    kernels of the compute stream.
+    `both_passes` is the least ratio of a collective's time between layers of one pass (forward,
+    backward) to that of the other, each as count times median; `at_most_beside` the largest share
+    that may overlap kernels of the compute stream.
     """
     passes = ["FP", "BP"]
     is_between = (
@@ -298,6 +299,10 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     reduces, gathers = pl.col("role").is_in([REDUCES, SCATTERS]), pl.col("role") == GATHERS
     computes, beside = pl.col("computes") == 1, pl.col("beside") == 1
     stream, alike = ["line", "on"], ["line", "on", "symbol"]
+
+    def usual(which: pl.Expr) -> pl.Expr:
+        return (which.sum() * pl.col("ns").filter(which).median().fill_null(0)).over(alike)
+
     # Both passes hold what belongs to them; else a pass may be called what it is not.
     most, least = (each("forwards", "backwards") for each in (pl.max_horizontal, pl.min_horizontal))
     often = (least > 0) & (least >= both_passes * most)
@@ -348,7 +353,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     return [
         {"between": is_between},
         {stage: between & (pl.col("own") == stage) for stage in passes},
-        {"forwards": forward.sum().over(alike), "backwards": backward.sum().over(alike)},
+        {"forwards": usual(forward), "backwards": usual(backward)},
         {"reduced_forward": (forward & reduces & often).any().over(stream)},
         {"place": pl.when(is_of_pass).then("own").when(moves).then(pl.lit("WU"))},
     ]

@@ -52,8 +52,8 @@ class Thresholds:
     computing_stream: float = 0.5
     """Least share of a GPU's layer time on one stream for it to be the computing stream."""
     both_passes: float = 0.25
-    """Least ratio of a collective's count in one pass to that in the other for it to belong to
-    passes: backward may compute forward again, and forward may have a loss that is split."""
+    """Least ratio of a collective's time (count times median) in one pass to that in the other for
+    it to belong to passes: backward may compute forward again, forward may split its loss."""
     beside: float = 0.1
     """Largest share of a stream's collectives beside which the computing stream runs kernels, for
     it to count as waiting for each collective at once."""
