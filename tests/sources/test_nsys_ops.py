@@ -339,10 +339,17 @@ class TestGraphs:
     def test_launches_whose_gpu_time_is_missing_are_counted(self, one, name):
         for correlation in (5, 6, 7):
             one.call(correlation, correlation + 1, correlation=correlation, name=name)
-        one.kernel(10, 11, correlation=6)
         one.kernel(12, 13, correlation=5, pid=999)
         [warning] = remarks(trace_of(one))
-        assert warning.startswith("GPU time of 2 CUDA graph launches was not recorded: record with")
+        assert warning.startswith("GPU time of 3 CUDA graph launches was not recorded: record with")
+
+    def test_no_option_is_advised_that_other_launches_show_to_be_given(self, one):
+        for correlation in (5, 6, 7):
+            one.call(correlation, 8, correlation=correlation, name="cudaGraphLaunch_v10000")
+        one.kernel(10, 11, correlation=6)
+        assert remarks(trace_of(one)) == (
+            "GPU time of 2 CUDA graph launches was not recorded, though that of 1 was",
+        )
 
     @pytest.mark.parametrize("nsys", versions_with(GRAPH), indirect=True)
     def test_a_graph_of_unknown_time_counts_as_not_recorded(self, nsys):

@@ -268,12 +268,14 @@ def _unrecorded_graphs(ops: Seen, calls: Seen, launching: pl.Series) -> tuple[st
     named: dict[str, PolarsType] = {"name": pl.Categorical(), **_NO_KEYS.schema}
     launches = pl.col("name").is_in(launching.implode())
     chunks = (chunk.filter(launches).select(_NO_KEYS.columns) for chunk in calls.rows.chunks(named))
-    silent = pl.concat([_NO_KEYS, *chunks])
+    silent = launched = pl.concat([_NO_KEYS, *chunks])
     for chunk in ops.rows.chunks(_NO_KEYS.schema) if silent.height else ():
         silent = silent.join(chunk, on=_NO_KEYS.columns, how="anti")
     if silent.is_empty():
         return ()
     lost = f"GPU time of {silent.height:,} CUDA graph launches was not recorded"
+    if told := launched.height - silent.height:
+        return (f"{lost}, though that of {told:,} was",)
     return (f"{lost}: record with `--cuda-graph-trace=node`",)
 
 
