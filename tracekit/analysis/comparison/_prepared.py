@@ -354,7 +354,7 @@ def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) 
         return []
     worded = [
         f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
-        + (f", cut ({each['cut']})" if "cut" in each else "")
+        + (f", may be cut ({each['cut']})" if "cut" in each else "")
         for name, each in zip(names, verdicts, strict=True)
     ]
     return [f"verdict: {'; '.join(worded)}"]

@@ -296,7 +296,7 @@ def _verdict(trace: Trace) -> str | None:
     verdicts = ", ".join(meta["verdict"])
     evidence = trace.read("verdicts")["evidence"].unique(maintain_order=True)
     why = f" ({evidence[0]})" if len(evidence) == 1 else ""
-    cut = f", cut: {meta['cut']}" if "cut" in meta else ""
+    cut = f", may be cut: {meta['cut']}" if "cut" in meta else ""
     as_given = ", as given" if meta.get("given") else ""
     return f"{verdicts}{as_given}{cut}{why}"
 
