@@ -246,3 +246,10 @@ def test_evidence_in_words() -> None:
         "process 501: other (as given): no sign of a network",
     ]
     assert verdict_evidence(_trace(verdicts[1:], [])) == ["other (as given): no sign of a network"]
+    equal = _verdict(2, "other", given=True, evidence="no sign of a network")
+    assert verdict_evidence(_trace([*verdicts, equal], PASSES))[-1] == (
+        "each of 2 of 3 processes, such as 501: other (as given): no sign of a network"
+    )
+    assert verdict_evidence(_trace([verdicts[1], equal], [])) == [
+        "each of 2 processes: other (as given): no sign of a network"
+    ]

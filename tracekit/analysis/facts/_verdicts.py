@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -58,18 +58,31 @@ def verdict_meta(trace: Trace) -> dict[str, Any]:
 
 
 def verdict_evidence(trace: Trace) -> list[str]:
-    """Return, in sentences per process, the evidence for its verdict and for its stages."""
+    """Return, in sentences, the evidence for the verdict and the stages of each process.
+
+    A sentence of several processes comes once, with their number.
+    """
     named = trace.read("verdicts").join(
         trace.read("processes").select("process", "pid"), on="process", how="left"
     )
     assumptions = trace.read("assumptions")
-    lines = []
+    found: dict[str, list[int]] = {}
     for each in named.sort("process").to_dicts():
         pid = each["process"] if each["pid"] is None else each["pid"]
-        prefix = f"process {pid}: " if named.height > 1 else ""
         assumed = assumptions.filter(process=each["process"]).to_dicts()
-        lines += [f"{prefix}{text}" for text in (*_worded(each), *map(_assumed, assumed))]
-    return lines
+        for text in (*_worded(each), *map(_assumed, assumed)):
+            found.setdefault(text, []).append(pid)
+    return [f"{_whose(pids, named.height)}{text}" for text, pids in found.items()]
+
+
+def _whose(pids: Sequence[int], processes: int) -> str:
+    """Return the beginning of a sentence: which of the run's processes it is about."""
+    if processes == 1:
+        return ""
+    if len(pids) == 1:
+        return f"process {pids[0]}: "
+    which = "" if len(pids) == processes else f" of {processes:,} processes, such as {pids[0]}"
+    return f"each of {len(pids):,}{which or ' processes'}: "
 
 
 def _assumed(each: Mapping[str, Any]) -> str:
