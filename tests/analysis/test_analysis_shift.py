@@ -50,6 +50,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
     steps = _array(list(range(40)))  # which as a drift shows nothing of any other run
     assert shift(steps, steps).interval == (0, 0)
     assert shift(steps, steps[::-1]).interval is None
+    assert shift(steps[:4], steps[:4]).interval is None  # too few, as for the mean
 
 
 def test_the_interval_is_that_of_a_test() -> None:

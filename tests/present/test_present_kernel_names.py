@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracekit.model import Answer
 from tracekit.present import readable_names, terminal, with_readable_names
 from tracekit.support.wording import cells, shorten_apart
 
@@ -119,6 +120,15 @@ def test_only_columns_of_kernels_are_shortened() -> None:
     assert with_readable_names(runs).equals(runs)
     assert with_readable_names(kernels)["name"].to_list() == ["f", None]
     assert with_readable_names(gaps).row(0) == ("f", "[CUDA memset]")
+
+
+def test_names_tell_rows_apart_that_are_not_listed() -> None:
+    """`compare --top` called a kernel by its short name `only in B`, where A runs one of it."""
+    kernels = [f"void a::f<{kind}>(int)" for kind in ("float", "half")]
+    answer = Answer(rows=pl.DataFrame({"name": kernels, "kind": ["compute"] * 2}))
+    some = answer.choosing(top=1).choosing(sort="name")
+    assert with_readable_names(some.rows, some.every)["name"].to_list() == ["f <float>"]
+    assert with_readable_names(some.rows)["name"].to_list() == ["f"]
 
 
 def test_a_table_that_goes_to_no_terminal_has_200_columns_at_most() -> None:

@@ -152,7 +152,7 @@ class Target:
 
     def _readable(self, answer: "Answer") -> "pl.DataFrame":
         rows = answer.readable_rows
-        return rows if self.full_names else present.with_readable_names(rows)
+        return rows if self.full_names else present.with_readable_names(rows, answer.every)
 
     def _markdown(self, answer: "Answer") -> str:
         return present.to_markdown(

@@ -75,6 +75,9 @@ class Answer:
         Text displayed if there are no rows.
     is_whole
         Whether `rows` is complete: no row was left out by `choosing`.
+    every
+        All displayed rows before `choosing`, which short names of kernels tell apart; None if these
+        are the rows now.
     parts
         Results of several analyses, displayed one after the other: name -> answer.
     as_records
@@ -105,6 +108,7 @@ class Answer:
     readable: pl.DataFrame | None = None
     empty: str = "no rows"
     is_whole: bool = True
+    every: pl.DataFrame | None = field(default=None, repr=False, compare=False)
     parts: Mapping[str, Answer] = field(default_factory=dict)
     as_records: bool = False
     command: str = ""
@@ -174,6 +178,7 @@ class Answer:
             rows=self.rows[kept],
             readable=None if self.readable is None else self.readable[kept],
             is_whole=not leaves_out,
+            every=self.readable_rows if self.every is None else self.every,
             title=" · ".join(filter(None, [self.title, *notes])),
             empty=f"no row meets {', '.join(conditions)}" if conditions else self.empty,
         )

@@ -176,14 +176,15 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
     return _numbered(short_names)
 
 
-def with_readable_names(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a table with kernel names in their short forms."""
+def with_readable_names(frame: pl.DataFrame, every: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Return a table with kernel names in their short forms, unique among those of `every`."""
     columns = [c for c in frame.columns if not traits(c).kernel_beside.isdisjoint(frame.columns)]
     if not columns:
         return frame
-    texts = [frame[column].cast(pl.String) for column in columns]
+    known = frame if every is None else every
+    texts = [known[column].cast(pl.String) for column in columns]
     short = readable_names(name for text in texts for name in text.unique().drop_nulls().sort())
-    return frame.with_columns(text.replace(short) for text in texts)
+    return frame.with_columns(pl.col(columns).cast(pl.String).replace(short))
 
 
 @lru_cache(_REMEMBERED)

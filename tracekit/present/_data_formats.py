@@ -276,7 +276,8 @@ class _Renderer:
         """Return the answer as an HTML table with its notes."""
         from tracekit.model import with_readable_names
 
-        return html(with_readable_names(answer.readable_rows), answer.meta, answer.title)
+        rows = with_readable_names(answer.readable_rows, answer.every)
+        return html(rows, answer.meta, answer.title)
 
     def draw(self, answer: Answer, drawing: str) -> go.Figure:
         """Draw the figure `drawing` of an answer; without data, a text on how to record these."""

@@ -239,9 +239,10 @@ def shift(a: Numbers | Floats, b: Numbers | Floats, *, level: float = LEVEL) -> 
     few = [_thinned(each) for each in (a, b)]
     apart = np.sort((few[1][np.newaxis, :] - few[0][:, np.newaxis]).ravel()).astype(np.float64)
     value = float(np.median(apart))
-    same = np.array_equal(a, b)
-    if same or min(len(a), len(b)) < ENOUGH:
-        return Shift(value, (0.0, 0.0) if same else None)
+    if min(len(a), len(b)) < ENOUGH:
+        return Shift(value, None)
+    if np.array_equal(a, b):
+        return Shift(value, (0.0, 0.0))
     errors = [_error(each) for each in (a, b)]
     if np.isnan(errors).any():
         return Shift(value, None)
