@@ -101,7 +101,7 @@ PUBLIC = {
     """,
     "tracekit.present": """
         ACCENT BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS
-        MINUS RENDERER STAGE_COLOURS TIME_UNITS ShownColumn changes_figure
+        MINUS RENDERER STAGE_COLOURS TIME_UNITS Heading ShownColumn changes_figure
         check_figure_file one_browser colour_of
         comparison_figure count duration
         figure_layout figure_text heat_figure histogram_figure html

@@ -8,7 +8,7 @@ from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit import analysis as library
-from tracekit.present import KIND_COLOURS
+from tracekit.present import KIND_COLOURS, Heading
 from tracekit.present._stage_figures import breakdown_figure
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -56,7 +56,7 @@ def test_steps_are_drawn_in_order(run: tracekit.Run) -> None:
 
 def test_what_is_not_zero_is_not_written_as_zero() -> None:
     rows = pl.DataFrame({"range": ["a", "b", "c"], "busy_ns": [668 * 10**6, 400_000, 0]})
-    figure = breakdown_figure(rows, {}, title="", subtitle="")
+    figure = breakdown_figure(rows, {}, heading=Heading("", ""))
     assert [each.text for each in figure.layout.annotations][-3:] == ["668", "&lt;1", "0"]
 
 
@@ -67,7 +67,7 @@ def test_a_step_that_waits_is_a_longer_bar() -> None:
         builder.range(start, end, f"step {number}")
         builder.op("gemm", at=start + 1, start=start + 10, end=start + 70)
     answer = library.breakdown(builder.attributed(), "iteration")
-    figure = breakdown_figure(answer.rows, answer.meta, title="", subtitle="")
+    figure = breakdown_figure(answer.rows, answer.meta, heading=Heading("", ""))
     sums = [0.0, 0.0, 0.0]
     for bars in figure.data:
         for place, length in zip(bars.x, bars.y, strict=True):
@@ -104,7 +104,7 @@ def test_ranges_that_are_cut_alike_are_bars_of_their_own(by: str) -> None:
         builder.range(start, start + 500, f"{'a' * 60} {name} {'z' * 60}")
         builder.op("gemm", at=start + 1, start=start + 2, end=start + 2 + length)
     answer = library.breakdown(builder.attributed(), by)
-    figure = breakdown_figure(answer.rows, answer.meta, title="", subtitle="")
+    figure = breakdown_figure(answer.rows, answer.meta, heading=Heading("", ""))
     assert [list(bars.x) for bars in figure.data] == [[229, 209]]
     assert [list(bars.y) for bars in figure.data] == [[0, 1]]
     assert len(set(figure.layout.yaxis.ticktext)) == 2
@@ -132,5 +132,5 @@ def test_bars_of_inclusive_ranges_have_their_names_alone(run: tracekit.Run, by: 
 
 def test_rows_without_layers_are_not_taken_for_no_work() -> None:
     rows = pl.DataFrame(schema={"layer": pl.String, "ops": pl.Int64, "busy_ns": pl.Int64})
-    figure = breakdown_figure(rows, {}, title="time by layer", subtitle="")
+    figure = breakdown_figure(rows, {}, heading=Heading("time by layer", ""))
     assert any("no layers are known" in each.text for each in figure.layout.annotations)

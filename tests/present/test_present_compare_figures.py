@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from present_frames import HOSTILE
 
 from tracekit.errors import UsageError
-from tracekit.present import IDLE_COLOUR, MINUS, STAGE_COLOURS, changes_figure, comparison_figure
+from tracekit.present import (
+    IDLE_COLOUR,
+    MINUS,
+    STAGE_COLOURS,
+    Heading,
+    changes_figure,
+    comparison_figure,
+)
 from tracekit.present._compare_figures import VERDICT_COLOURS
 from tracekit.present._figures import decimals_of, fitting_ticks, legend_lines, signed
 from tracekit.present._waterfall import stage_order, step_unit
@@ -27,7 +34,7 @@ STEP = [("idle", 10, 30), ("FP", 30, 20), ("BP", 60, 40), ("ME", 0, 0)]
 
 def compared(rows: list[tuple[Any, ...]], names: tuple[str, str] = ("one", "two")) -> go.Figure:
     frame = pl.DataFrame(rows, PARTS, orient="row")
-    return comparison_figure(frame, names=names, title="Change", subtitle="one, two")
+    return comparison_figure(frame, names=names, heading=Heading("Change", "one, two"))
 
 
 def steps(rows: list[tuple[str, float, float]]) -> go.Figure:
@@ -37,7 +44,10 @@ def steps(rows: list[tuple[str, float, float]]) -> go.Figure:
 def changed(rows: list[tuple[Any, ...]], **options: Any) -> go.Figure:
     frame = pl.DataFrame([(*row, None)[:8] for row in rows], GROUPS, orient="row")
     return changes_figure(
-        frame, **{"key": "name", **options}, names=("one", "two"), title="Changes", subtitle="both"
+        frame,
+        **{"key": "name", **options},
+        names=("one", "two"),
+        heading=Heading("Changes", "both"),
     )
 
 
@@ -82,7 +92,7 @@ def test_a_change_that_is_not_shown_has_its_whisker() -> None:
     """The largest bar of a real pair is one that may as well be a change the other way."""
     rows = [("FP", 60e6, 40e6, -20e6, -21e6, -19e6), ("idle", 1e6, 21e6, 20e6, -27e6, 66e6)]
     frame = pl.DataFrame(rows, {**PARTS, "low_ns": pl.Float64, "high_ns": pl.Float64}, orient="row")
-    figure = comparison_figure(frame, names=("one", "two"), title="Change", subtitle="one, two")
+    figure = comparison_figure(frame, names=("one", "two"), heading=Heading("Change", "one, two"))
     whiskers = next(t for t in figure.data if t.type == "scatter" and t.marker.symbol)
     assert whiskers.x == (1, 1, None, 2, 2, None)
     assert whiskers.y == (40.0, 42.0, None, 14.0, 107.0, None)
@@ -139,7 +149,7 @@ def test_the_change_of_each_gpu_stands_below_to_one_scale() -> None:
     devices = pl.concat(
         each.with_columns(device=pl.lit(device)) for device, each in ((3, slower), (1, frame))
     )
-    shown = {"names": ("one", "two"), "title": "Change", "subtitle": ""}
+    shown = {"names": ("one", "two"), "heading": Heading("Change", "")}
     figure = comparison_figure(frame, devices=devices, **shown)
     titles = [text.replace(MINUS, "-") for text in texts(figure) if "GPU" in text]
     assert titles == [
@@ -226,7 +236,7 @@ def test_kinds_are_named_where_names_alone_do_not_tell_groups_apart() -> None:
     for rows, labels in (
         (table, ("copy, h2d", "gemm, compute", "copy, staged")), (table.head(2), ("copy", "gemm"))
     ):  # fmt: skip
-        figure = changes_figure(rows, key=list(named), names=("a", "b"), title="", subtitle="")
+        figure = changes_figure(rows, key=list(named), names=("a", "b"), heading=Heading("", ""))
         assert figure.layout.yaxis.ticktext == labels
 
 
@@ -238,7 +248,7 @@ def test_changes_of_nothing_and_of_no_times() -> None:
     assert "nothing to compare" in texts(changed([]))
     table = pl.DataFrame({"device": [0], "delta_bytes": [1]})
     with pytest.raises(UsageError, match="only changes of times"):
-        changes_figure(table, key="device", names=("a", "b"), title="", subtitle="")
+        changes_figure(table, key="device", names=("a", "b"), heading=Heading("", ""))
 
 
 def test_hostile_groups_stay_text() -> None:

@@ -16,6 +16,7 @@ from present_frames import HOSTILE
 
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.present import (
+    Heading,
     check_figure_file,
     figure_layout,
     figure_text,
@@ -27,7 +28,7 @@ from tracekit.present._figures import SCALE, colour_at, empty_figure
 
 
 def figure(title: str = "Links", subtitle: str = "run mnist") -> go.Figure:
-    return go.Figure(go.Scatter(x=[1, 2], y=[3, 4]), figure_layout(title, subtitle))
+    return go.Figure(go.Scatter(x=[1, 2], y=[3, 4]), figure_layout(Heading(title, subtitle)))
 
 
 def texts(shown: go.Figure) -> list[str]:
@@ -41,7 +42,9 @@ def test_text_is_no_markup() -> None:
 
 
 def test_a_layout_says_what_is_shown() -> None:
-    layout = figure_layout("Links", "run mnist, 1.2 s", notes=["* modelled"], width=500, height=300)
+    layout = figure_layout(
+        Heading("Links", "run mnist, 1.2 s"), notes=["* modelled"], width=500, height=300
+    )
     assert layout["title"]["text"] == "<b>Links</b>"
     assert [line["text"] for line in layout["annotations"]] == ["run mnist, 1.2 s", "* modelled"]
     assert (layout["width"], layout["height"]) == (500, 318)
@@ -49,19 +52,19 @@ def test_a_layout_says_what_is_shown() -> None:
 
 
 def test_long_lines_are_broken_and_the_figure_grows_with_them() -> None:
-    short, long = figure_layout("t", "s"), figure_layout("t", "words " * 400)
+    short, long = figure_layout(Heading("t", "s")), figure_layout(Heading("t", "words " * 400))
     assert len(short["annotations"]) == 1
     assert len(long["annotations"]) == 3
     assert long["height"] - short["height"] == long["margin"]["t"] - short["margin"]["t"] == 36
-    wide = figure_layout("long " * 20, "s")
+    wide = figure_layout(Heading("long " * 20, "s"))
     assert "…" not in wide["title"]["text"]
     assert wide["height"] - short["height"] == wide["margin"]["t"] - short["margin"]["t"] == 24
-    lines = figure_layout("long " * 400, "")["title"]["text"].split("<br>")
+    lines = figure_layout(Heading("long " * 400, ""))["title"]["text"].split("<br>")
     assert [len(line) < 120 for line in lines] == [True, True]
 
 
 def test_hostile_titles_stay_text() -> None:
-    layout = figure_layout(HOSTILE, HOSTILE, notes=[HOSTILE], width=3000)
+    layout = figure_layout(Heading(HOSTILE, HOSTILE), notes=[HOSTILE], width=3000)
     for text in (layout["title"]["text"], *(line["text"] for line in layout["annotations"])):
         assert "␛[31mred" in text
         assert "&lt;b&gt;&amp;amp;&lt;/b&gt;" in text
@@ -69,7 +72,7 @@ def test_hostile_titles_stay_text() -> None:
 
 
 def test_nothing_to_show_is_said() -> None:
-    assert texts(empty_figure("t", "s", "no <transfers>")) == ["s", "no &lt;transfers&gt;"]
+    assert texts(empty_figure(Heading("t", "s"), "no <transfers>")) == ["s", "no &lt;transfers&gt;"]
 
 
 def test_colours_run_from_none_to_all() -> None:
@@ -172,7 +175,7 @@ def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_figure_of_nothing_is_refused(tmp_path: Path) -> None:
-    nothing = empty_figure("Links", "run mnist", "no transfers")
+    nothing = empty_figure(Heading("Links", "run mnist"), "no transfers")
     with pytest.raises(MissingDataError, match=r"no transfers: `tracekit info` lists what"):
         save_figure(nothing, tmp_path / "links.html")
     assert list(tmp_path.iterdir()) == []

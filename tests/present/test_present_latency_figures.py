@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from present_frames import HOSTILE
 
 from tracekit.errors import UsageError
-from tracekit.present import histogram_figure, latency_figure
+from tracekit.present import Heading, histogram_figure, latency_figure
 from tracekit.present._latency_figures import binary_size
 
 TIMES = {
@@ -24,12 +24,12 @@ MPI = [("mpi", "all_reduce", 2**k, 1000 + 2**k, 900, 4000 + 2**k) for k in range
 
 def timed(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame(rows, TIMES, orient="row")
-    return latency_figure(frame, title="Latency", subtitle="run r")
+    return latency_figure(frame, heading=Heading("Latency", "run r"))
 
 
 def counted(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame(rows, COUNTS, orient="row")
-    return histogram_figure(frame, title="Messages", subtitle="run r")
+    return histogram_figure(frame, heading=Heading("Messages", "run r"))
 
 
 def texts(figure: go.Figure) -> list[str]:
@@ -53,10 +53,10 @@ def test_a_line_of_medians_in_a_band() -> None:
 
 def test_percentiles_are_preferred_to_extremes() -> None:
     frame = pl.DataFrame(MPI, TIMES, orient="row").with_columns(p5_ns=pl.lit(950), max_ns=10**6)
-    figure = latency_figure(frame, title="", subtitle="")
+    figure = latency_figure(frame, heading=Heading("", ""))
     assert "band: 5th to 95th percentile" in texts(figure)
     assert figure.data[0].y[-1] == 950
-    figure = latency_figure(frame.with_columns(p5_ns=None, p95_ns=None), title="", subtitle="")
+    figure = latency_figure(frame.with_columns(p5_ns=None, p95_ns=None), heading=Heading("", ""))
     assert "band: shortest to longest" in texts(figure)
 
 
@@ -90,7 +90,7 @@ def test_one_size_without_a_band() -> None:
 def test_classes_of_sizes_are_refused() -> None:
     table = pl.DataFrame({"class": ["small"], "p50_ns": [5]})
     with pytest.raises(UsageError, match="classes of sizes cannot be drawn as a curve"):
-        latency_figure(table, title="", subtitle="")
+        latency_figure(table, heading=Heading("", ""))
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from present_frames import HOSTILE
 
-from tracekit.present import matrix_figure, utilisation_figure
+from tracekit.present import Heading, matrix_figure, utilisation_figure
 from tracekit.present._figures import colour_at
 
 PAIRS = {
@@ -24,12 +24,12 @@ MS = 10**6
 
 def matrix(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame(rows, PAIRS, orient="row")
-    return matrix_figure(frame, title="Bytes", subtitle="run r")
+    return matrix_figure(frame, heading=Heading("Bytes", "run r"))
 
 
 def timeline(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame([(*row, None)[:9] for row in rows], BINS, orient="row")
-    return utilisation_figure(frame, title="Utilisation", subtitle="run r")
+    return utilisation_figure(frame, heading=Heading("Utilisation", "run r"))
 
 
 def texts(figure: go.Figure) -> list[str]:
@@ -76,7 +76,7 @@ def test_bytes_between_bounds_are_two_numbers() -> None:
             (1, 0, 100, 1, "measured", "p2p", None, None)]  # fmt: skip
     bounds = {"least_bytes": pl.Int64, "most_bytes": pl.Int64}
     frame = pl.DataFrame(rows, PAIRS | bounds, orient="row")
-    figure = matrix_figure(frame, title="Bytes", subtitle="run r")
+    figure = matrix_figure(frame, heading=Heading("Bytes", "run r"))
     heat = figure.data[1]
     assert list(map(list, heat.text)) == [["", "1.00 to 7.70*"], ["0.10 to 7.80*", ""]]
     assert list(map(list, heat.z)) == [[None, 7.7], [7.8, None]]
@@ -239,7 +239,7 @@ def test_what_was_not_recorded_is_not_nothing() -> None:
     """Of GPUs 0 to 2, GPU 1 was not recorded: what it sent is not known, what it got is."""
     columns = ["src_device", "dst_device", "bytes", "transfers", "evidence", "method"]
     frame = pl.DataFrame([(0, 2, 5, 1, "measured", "p2p")], columns, orient="row")
-    figure = matrix_figure(frame, title="Bytes", subtitle="r", recorded={0, 2}, unplaced=7)
+    figure = matrix_figure(frame, heading=Heading("Bytes", "r"), recorded={0, 2}, unplaced=7)
     blank = figure.data[0]
     assert blank.hovertext[1][0].endswith("not recorded")
     assert blank.z[1][0] is None
@@ -248,7 +248,7 @@ def test_what_was_not_recorded_is_not_nothing() -> None:
     assert "1 GPUs were not recorded: their traffic is unknown" in text
     assert "7 collectives are in no cell, as their ends or sizes are unknown" in text
     for nothing in (
-        matrix_figure(frame.clear(), title="Bytes", subtitle="r", unplaced=7),
-        utilisation_figure(pl.DataFrame(), title="Links", subtitle="r", unplaced=7),
+        matrix_figure(frame.clear(), heading=Heading("Bytes", "r"), unplaced=7),
+        utilisation_figure(pl.DataFrame(), heading=Heading("Links", "r"), unplaced=7),
     ):
         assert "7 collectives of unknown ends or sizes" in str(nothing.layout.annotations)

@@ -14,7 +14,7 @@ from present_frames import HOSTILE
 from tracekit.machine import Link, Machine, load_preset, preset_names, with_nics
 from tracekit.machine._choose import side_by_side
 from tracekit.machine._graph import with_fabric
-from tracekit.present import machine_figure, machine_layout
+from tracekit.present import Heading, machine_figure, machine_layout
 from tracekit.present._figures import INK, SCALE
 from tracekit.present._machine_layout import Box, Drawing
 
@@ -55,7 +55,7 @@ def mesh(count: int) -> list[Link]:
 
 def shown(machine: Machine, rows: list[tuple[Any, ...]] | None = None) -> go.Figure:
     links = None if rows is None else pl.DataFrame(rows, LINKS, orient="row")
-    return machine_figure(machine, links, title="Machine", subtitle="run r")
+    return machine_figure(machine, links, heading=Heading("Machine", "run r"))
 
 
 def texts(figure: go.Figure) -> list[str]:
@@ -251,7 +251,7 @@ def test_no_transfers_is_said_and_links_that_carried_nothing_are_not_coloured() 
 def test_links_whose_traffic_is_unknown_are_not_drawn_as_unused() -> None:
     machine = Machine.of("m", gpus(2), mesh(2))
     links = pl.DataFrame([], LINKS, orient="row")
-    figure = machine_figure(machine, links, title="Machine", subtitle="run r", unplaced=7)
+    figure = machine_figure(machine, links, heading=Heading("Machine", "run r"), unplaced=7)
     assert "dotted: unknown, as 7 collectives are on no link" in texts(figure)
     assert "no transfers" not in texts(figure)
     assert "dot" in {trace.line.dash for trace in figure.data}
@@ -310,7 +310,7 @@ def test_utilisation_between_bounds() -> None:
         "least_bytes": 900, "most_bytes": 1_400,
         "least_utilisation": 0.18, "most_utilisation": 0.28,
     }  # fmt: skip
-    figure = machine_figure(machine, pl.DataFrame([row]), title="Machine", subtitle="run r")
+    figure = machine_figure(machine, pl.DataFrame([row]), heading=Heading("Machine", "run r"))
     assert "18.0 % to 28.0 %" in texts(figure)
     hovers = [text for trace in figure.data for text in trace.hovertext or ()]
     [said] = [text for text in hovers if "GPU0 → GPU1" in text]

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from present_frames import HOSTILE
 
-from tracekit.present import memory_figure, memory_fit_figure
+from tracekit.present import Heading, memory_figure, memory_fit_figure
 
 GB = 10**9
 USE = {
@@ -22,7 +22,7 @@ FIT = {
 
 def used(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame(rows, USE, orient="row")
-    return memory_figure(frame, title="Memory", subtitle="study")
+    return memory_figure(frame, heading=Heading("Memory", "study"))
 
 
 def fitted(
@@ -31,7 +31,7 @@ def fitted(
     schema = {"network": pl.String, "batch": pl.Int64, "training_bytes": pl.Int64}
     return memory_fit_figure(
         pl.DataFrame(points, schema, orient="row"), pl.DataFrame(fit, FIT, orient="row"),
-        title="Largest batch", subtitle="study", **options,
+        heading=Heading("Largest batch", "study"), **options,
     )  # fmt: skip
 
 
@@ -77,9 +77,9 @@ def test_runs_are_named_where_nothing_else_tells_them_apart() -> None:
     table = pl.DataFrame(
         {"run": ["r1", "r2"], "device": [0, 0], "pre_bytes": [1, 2], "training_bytes": [3, 4]}
     )
-    figure = memory_figure(table, title="", subtitle="")
+    figure = memory_figure(table, heading=Heading("", ""))
     assert figure.layout.yaxis.ticktext == ("r1", "r2")
-    figure = memory_figure(table.with_columns(batch=pl.Series([8, 16])), title="", subtitle="")
+    figure = memory_figure(table.with_columns(batch=pl.Series([8, 16])), heading=Heading("", ""))
     assert figure.layout.yaxis.ticktext == ("batch 8", "batch 16")
 
 

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from present_frames import HOSTILE
 
+from tracekit.present import Heading
 from tracekit.present._link_figures import network_figure
 
 
@@ -24,7 +25,7 @@ def row(host: str | None, nic: str | None, direction: str, size: int | None, **m
 
 def figure(*rows: dict[str, Any]) -> Any:
     frame = pl.DataFrame([*rows], infer_schema_length=None)
-    return network_figure(frame, title="Network", subtitle="run r")
+    return network_figure(frame, heading=Heading("Network", "run r"))
 
 
 def test_bars_of_bytes_and_of_time_by_nic_and_direction() -> None:
@@ -73,7 +74,7 @@ def test_those_that_carried_most_are_drawn() -> None:
 
 
 def test_nothing_and_hostile_names() -> None:
-    empty = network_figure(pl.DataFrame(), title="Network", subtitle="run r")
+    empty = network_figure(pl.DataFrame(), heading=Heading("Network", "run r"))
     assert "nothing crossed a network" in texts(empty)
     drawn = figure(row(HOSTILE, HOSTILE, "out", 5))
     assert "<script" not in drawn.to_json()

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tracekit.model import Answer
-from tracekit.present import RENDERER, ShownColumn, figure_layout
+from tracekit.present import RENDERER, Heading, ShownColumn, figure_layout
 from tracekit.present._figures import legend_above
 from tracekit.present.pages import answer_page as page
 from tracekit.present.pages import figure_block, fragment
@@ -107,7 +107,9 @@ def test_a_table_without_rows_says_so() -> None:
 
 
 def test_texts_of_a_figure_are_in_the_page_and_their_room_is_not() -> None:
-    layout = figure_layout("T & t", "sub <b>", notes=["first", "second"], width=900, height=500)
+    layout = figure_layout(
+        Heading("T & t", "sub <b>"), notes=["first", "second"], width=900, height=500
+    )
     layout["legend"] = legend_above(layout)
     figure = go.Figure(go.Bar(x=[1], y=[2], name="a"), layout)
     text = str(figure_block(figure, "f"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tracekit.present import Heading
 from tracekit.present._steps_figures import history_figure, steps_figure
 
 
@@ -21,7 +22,7 @@ def _steps(side: str | None, run: str, *lengths: float, far: int | None = None) 
 
 
 def test_steps_over_time_and_their_distribution() -> None:
-    figure = steps_figure(_steps(None, "one", 9, 3, 4, 3, far=0), title="t", subtitle="s")
+    figure = steps_figure(_steps(None, "one", 9, 3, 4, 3, far=0), heading=Heading("t", "s"))
     over, spread = figure.data
     assert not over.showlegend  # the subtitle names the run
     assert (list(over.x), list(over.y)) == ([0, 1, 2, 3], [9, 3, 4, 3])
@@ -35,20 +36,20 @@ def test_steps_over_time_and_their_distribution() -> None:
 
 def test_recordings_of_a_side_have_one_colour() -> None:
     parts = [_steps("A", "a1", 1, 2), _steps("A", "a2", 1, 2), _steps("B", "<b>", 1, 2)]
-    figure = steps_figure(pl.concat(parts), title="t", subtitle="s")
+    figure = steps_figure(pl.concat(parts), heading=Heading("t", "s"))
     over = figure.data[::2]
     assert over[0].line.color == over[1].line.color != over[2].line.color
     assert [trace.name for trace in over if trace.showlegend] == ["A, several", "B  &lt;b&gt;"]
 
 
 def test_a_run_without_steps() -> None:
-    figure = steps_figure(_steps(None, "one").clear(), title="t", subtitle="s")
+    figure = steps_figure(_steps(None, "one").clear(), heading=Heading("t", "s"))
     assert "no steps" in [note.text for note in figure.layout.annotations]
 
 
 def test_many_runs_are_not_all_drawn() -> None:
     parts = [_steps(None, f"r{n}", 1, 2) for n in range(14)]
-    figure = steps_figure(pl.concat(parts), title="t", subtitle="s")
+    figure = steps_figure(pl.concat(parts), heading=Heading("t", "s"))
     assert len(figure.data) == 24
     assert "not shown: 2 more runs" in [note.text for note in figure.layout.annotations]
 
@@ -66,7 +67,7 @@ def test_levels_of_a_history() -> None:
             "change_percent": [None, None, 100.0, None],
         }
     )
-    figure = history_figure(points, label="night", title="t", subtitle="s")
+    figure = history_figure(points, label="night", heading=Heading("t", "s"))
     first, second, dots = figure.data
     assert (list(first.x), list(first.y)) == ([-0.5, 1.5], [1, 1])
     assert (list(second.x), list(second.y)) == ([1.5, 3.5], [2, 2])
@@ -75,5 +76,5 @@ def test_levels_of_a_history() -> None:
     texts = [note.text for note in figure.layout.annotations]
     assert "+100.0 %" in texts
     assert "means of up to 2 runs, with least and greatest" in texts
-    nothing = history_figure(points.clear(), label="night", title="t", subtitle="s")
+    nothing = history_figure(points.clear(), label="night", heading=Heading("t", "s"))
     assert "no runs" in [note.text for note in nothing.layout.annotations]

@@ -13,6 +13,7 @@ from tracekit.present import (
     IDLE_COLOUR,
     MINUS,
     STAGE_COLOURS,
+    Heading,
     heat_figure,
     overhead_figure,
     scaling_figure,
@@ -30,22 +31,22 @@ LENET = [("LeNet", 16, gpus, "p2p", speedup, speedup / gpus)
 
 def scaled(rows: list[tuple[Any, ...]], **options: Any) -> go.Figure:
     frame = pl.DataFrame(rows, SCALING, orient="row")
-    return scaling_figure(frame, title="Scaling", subtitle="study", **options)
+    return scaling_figure(frame, heading=Heading("Scaling", "study"), **options)
 
 
 def over(rows: list[tuple[Any, ...]]) -> go.Figure:
     frame = pl.DataFrame(rows, OVERHEAD, orient="row")
-    return overhead_figure(frame, title="Overhead", subtitle="against p2p")
+    return overhead_figure(frame, heading=Heading("Overhead", "against p2p"))
 
 
 def staged(rows: list[tuple[Any, ...]], **options: Any) -> go.Figure:
     frame = pl.DataFrame(rows, STAGES, orient="row")
-    return stage_bars_figure(frame, title="Stages", subtitle="study", **options)
+    return stage_bars_figure(frame, heading=Heading("Stages", "study"), **options)
 
 
 def heat(rows: list[tuple[Any, ...]], dtype: Any = pl.Float64) -> go.Figure:
     frame = pl.DataFrame(rows, {"network": pl.String, "batch": pl.Int64, "v": dtype}, orient="row")
-    return heat_figure(frame, "network", "batch", "v", title="Heat", subtitle="study")
+    return heat_figure(frame, "network", "batch", "v", heading=Heading("Heat", "study"))
 
 
 def texts(figure: go.Figure) -> list[str]:
@@ -147,7 +148,7 @@ def test_overheads_of_strong_and_weak_runs_are_apart() -> None:
     rows = [("L", 16, 4, "nccl", 10.0), ("L", 16, 4, "nccl", 30.0)]
     frame = pl.DataFrame(rows, OVERHEAD, orient="row")
     frame = frame.with_columns(scaling=pl.Series(["strong", "weak"]))
-    figure = overhead_figure(frame, title="", subtitle="")
+    figure = overhead_figure(frame, heading=Heading("", ""))
     assert [bar.y for bar in figure.data] == [(10.0,), (30.0,)]
 
 
@@ -159,7 +160,7 @@ def test_pooled_runs_show_how_many_they_are_and_their_spread() -> None:
         speedup_high=pl.Series([None, 2.4]),
     )
     for value, factor in (("speedup", 1), ("efficiency", 50)):
-        figure = scaling_figure(frame, value=value, title="", subtitle="")
+        figure = scaling_figure(frame, value=value, heading=Heading("", ""))
         bars = curves(figure)[0].error_y
         assert bars.array == pytest.approx((0, 0.8 * factor))
         assert bars.arrayminus == pytest.approx((0, 0.4 * factor))
@@ -175,7 +176,7 @@ def test_overheads_of_pooled_runs_show_their_spread() -> None:
         runs=pl.Series([2, 1]), baseline_runs=pl.Series([4, 1]),
         low_percent=pl.Series([-5.0, None]), high_percent=pl.Series([40.0, None]),
     )  # fmt: skip
-    figure = overhead_figure(frame, title="", subtitle="")
+    figure = overhead_figure(frame, heading=Heading("", ""))
     (bar,) = figure.data
     assert (bar.error_y.array, bar.error_y.arrayminus) == ((30, 0), (15, 0))
     assert figure.layout.yaxis.range[0] < -5
@@ -188,7 +189,7 @@ def test_overheads_of_runs_that_are_not_pooled_are_in_panels_of_their_own() -> N
     frame = pl.DataFrame(rows, OVERHEAD, orient="row").with_columns(
         run=pl.Series(["a", "b"]), baseline_run=pl.lit("base")
     )
-    figure = overhead_figure(frame, title="", subtitle="")
+    figure = overhead_figure(frame, heading=Heading("", ""))
     assert [bar.y for bar in figure.data] == [(10.0,), (30.0,)]
     assert {"<b>a</b>", "<b>b</b>"} <= set(texts(figure))
 
@@ -270,7 +271,7 @@ def test_heat_maps_of_whole_numbers_of_one_cell_and_of_nothing() -> None:
 
 def test_a_heat_map_of_ranks_says_so() -> None:
     ranks = pl.DataFrame({"rank": [0, 1], "iteration": [7, 7], "v": [1.0, -1.0]})
-    figure = heat_figure(ranks, "rank", "iteration", "v", title="Heat", subtitle="run")
+    figure = heat_figure(ranks, "rank", "iteration", "v", heading=Heading("Heat", "run"))
     assert figure.layout.yaxis.ticktext == ("rank 0", "rank 1")
     assert figure.layout.xaxis.title.text == "step"
 

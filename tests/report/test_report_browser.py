@@ -12,7 +12,7 @@ from hostile import KERNEL
 
 from tracekit.machine import load_preset
 from tracekit.model import traits
-from tracekit.present import heat_figure, machine_figure, readable_names, save_figure
+from tracekit.present import Heading, heat_figure, machine_figure, readable_names, save_figure
 from tracekit.present._stage_figures import breakdown_figure
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def test_steps_of_a_narrow_figure_are_named_apart(
     browser: Any, heard: list[str], tmp_path: Path
 ) -> None:
     steps = pl.DataFrame({"iteration": range(59), "busy_ns": [10**6] * 59})
-    save_figure(breakdown_figure(steps, {}, title="", subtitle=""), tmp_path / "steps.html")
+    save_figure(breakdown_figure(steps, {}, heading=Heading("", "")), tmp_path / "steps.html")
     page = opened(browser, tmp_path / "steps.html", heard, 360)
     named = page.evaluate(TICKS)
     assert len(named) > 4
@@ -131,8 +131,8 @@ def test_figures_fit_a_narrow_page_and_no_number_crosses_another(
     cells = [(0, step, -13.25) for step in range(30)]
     ranks = pl.DataFrame(cells, ["rank", "iteration", "v"], orient="row")
     figures = {
-        "map": heat_figure(ranks, "rank", "iteration", "v", title="", subtitle=""),
-        "machine": machine_figure(load_preset("dgx1v"), title="", subtitle=""),
+        "map": heat_figure(ranks, "rank", "iteration", "v", heading=Heading("", "")),
+        "machine": machine_figure(load_preset("dgx1v"), heading=Heading("", "")),
     }
     numbers = []
     for name, figure in figures.items():
@@ -158,7 +158,7 @@ def test_names_that_a_phone_cuts_are_told_apart(
     begin, end = "autograd::engine::evaluate_function: ", "Backward0 > aten::convolution_backward"
     names = [f"{begin}{layer}{end}" for layer in ("Conv", "Norm", "Relu", "A<b>")]
     ranges = pl.DataFrame({"range": [*names, "step"], "busy_ns": [5, 4, 3, 2, 1]})
-    save_figure(breakdown_figure(ranges, {}, title="", subtitle=""), tmp_path / "ranges.html")
+    save_figure(breakdown_figure(ranges, {}, heading=Heading("", "")), tmp_path / "ranges.html")
     page = opened(browser, tmp_path / "ranges.html", heard, 375)
     shown = page.evaluate(NAMES)
     assert len(set(shown)) == len(shown) == 5

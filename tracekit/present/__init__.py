@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         to_parquet,
         to_sarif,
     )
-    from tracekit.present._figures import MINUS, figure_layout, figure_text
+    from tracekit.present._figures import MINUS, Heading, figure_layout, figure_text
     from tracekit.present._heat_figure import heat_figure
     from tracekit.present._latency_figures import histogram_figure, latency_figure
     from tracekit.present._link_figures import matrix_figure, utilisation_figure

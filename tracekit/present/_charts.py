@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from tracekit.present._figures import (
     INK,
     PLAIN_AXIS,
+    Heading,
     decimals_of,
     figure_layout,
     figure_text,
@@ -272,8 +273,7 @@ def bars_figure(
     parts: Sequence[Part],
     *,
     axis: str,
-    title: str,
-    subtitle: str,
+    heading: Heading,
     unit: tuple[float, str] | None = None,
     notes: Sequence[str] = (),
     ends: Sequence[str] | None = None,
@@ -290,7 +290,7 @@ def bars_figure(
         Segments of the bars, in the order of stacking.
     axis
         Title of the axis of lengths, without the unit.
-    title, subtitle, notes
+    notes
         See `figure_layout`.
     unit
         Divisor and name of the unit; None takes the unit of time that suits the longest bar.
@@ -311,7 +311,7 @@ def bars_figure(
         decimals = decimals_of(max(sums, default=0) / divisor)
         ends = [_amount(length / divisor, decimals) for length in sums]
     rows = bars if isinstance(bars, Rows) else _plain_rows(bars)
-    layout = _layout(rows, parts, ends, upright, title, subtitle, notes)
+    layout = _layout(rows, parts, ends, upright, heading, notes)
     figure = go.Figure(layout=layout)
     reach = sums
     is_stacked = any(sum(bool(part.lengths[n]) for part in parts) > 1 for n in range(number))
@@ -374,7 +374,7 @@ def _plain_rows(names: Sequence[str]) -> Rows:
 
 def _layout(
     rows: Rows, parts: Sequence[Part], ends: Sequence[str], upright: str | None,
-    title: str, subtitle: str, notes: Sequence[str],
+    heading: Heading, notes: Sequence[str],
 ) -> dict[str, Any]:  # fmt: skip
     left, right = _LEFT, max(_RIGHT, text_width(ends) + 24)
     if upright is None:
@@ -383,7 +383,7 @@ def _layout(
     lines = legend_lines([part.name for part in parts], _WIDTH - left - right) if has_legend else 0
     high = _UPRIGHT if upright else max(round(_ROW * (rows.end + 0.5)), 2 * _ROW)
     layout = figure_layout(
-        title, subtitle, width=_WIDTH, height=high + 92 + 20 * lines + _BELOW, notes=notes,
+        heading, width=_WIDTH, height=high + 92 + 20 * lines + _BELOW, notes=notes,
         margin={"l": left, "r": 40 if upright else right, "t": 92 + 20 * lines, "b": _BELOW},
     )  # fmt: skip
     return {**layout, "barmode": "stack", "bargap": 0.2, "legend": legend_above(layout)}
@@ -479,8 +479,7 @@ def _write_ends(
 def series_figure(
     names: Sequence[str],
     *,
-    title: str,
-    subtitle: str,
+    heading: Heading,
     height: int = 480,
     notes: Sequence[str] = (),
     sides: tuple[int, int] = (84, 40),
@@ -492,7 +491,7 @@ def series_figure(
     ----------
     names
         Plain names in the legend; empty for no legend.
-    title, subtitle, notes
+    notes
         See `figure_layout`.
     height
         Height without legend and notes, in pixels.
@@ -501,7 +500,7 @@ def series_figure(
     """
     lines = legend_lines(names, _WIDTH - sum(sides)) if names else 0
     layout = figure_layout(
-        title, subtitle, width=_WIDTH, height=height + 20 * lines, notes=notes,
+        heading, width=_WIDTH, height=height + 20 * lines, notes=notes,
         margin={"l": sides[0], "r": sides[1], "t": 92 + 20 * lines, "b": below},
     )  # fmt: skip
     return go.Figure(layout={**layout, "showlegend": bool(names), "legend": legend_above(layout)})
@@ -572,8 +571,7 @@ def paneled(
     across: int,
     each: int,
     below: int,
-    title: str,
-    subtitle: str,
+    heading: Heading,
     notes: Sequence[str],
 ) -> go.Figure:
     """Return an empty figure with a grid of plots (panels) of equal height under a common legend.
@@ -586,7 +584,7 @@ def paneled(
         Plain texts of the legend.
     across, each, below
         Number of panels in a row; height of each and margin below it, in pixels.
-    title, subtitle, notes
+    notes
         See `figure_layout`.
     """
     down = -(-len(titles) // across)
@@ -596,7 +594,7 @@ def paneled(
     top = 84 + titled + (8 + 20 * legend_lines(legend, WIDE) if legend else 0)
     margin = {**_PANELS, "t": top, "b": below}
     layout = figure_layout(
-        title, subtitle, width=_WIDTH, height=high + top + below, margin=margin, notes=notes
+        heading, width=_WIDTH, height=high + top + below, margin=margin, notes=notes
     )
     figure = make_subplots(
         rows=down, cols=across, horizontal_spacing=44 / WIDE, vertical_spacing=gap / high

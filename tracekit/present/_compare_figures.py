@@ -22,6 +22,7 @@ from tracekit.present._figures import (
     MINUS,
     MUTED,
     PLAIN_AXIS,
+    Heading,
     decimals_of,
     empty_figure,
     figure_layout,
@@ -79,8 +80,7 @@ def comparison_figure(
     contributions: pl.DataFrame,
     *,
     names: tuple[str, str],
-    title: str,
-    subtitle: str,
+    heading: Heading,
     devices: pl.DataFrame | None = None,
 ) -> go.Figure:
     """Return the steps of A and B as stacked bars, and below a waterfall from A's to B's step time.
@@ -97,15 +97,13 @@ def comparison_figure(
         ``low_ns`` and ``high_ns`` each change has its interval.
     names
         Plain names of the runs A and B.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     devices
         The same columns and ``device``, one row per stage and GPU; None if not known. At most 16
         GPUs are drawn.
     """
     parts = parts_of(contributions)
     if not parts:
-        return empty_figure(title, subtitle, _NO_TIME)
+        return empty_figure(heading, _NO_TIME)
     gpus = on_gpus(devices)
     unit = step_unit(max(total(parts, "a"), total(parts, "b")))
     levels = levels_of(parts)
@@ -116,8 +114,7 @@ def comparison_figure(
     left = max(text_width(labels, 13) + 24, 88)
     figure, high = _rows(-(-len(gpus[:MOST_GPUS]) // ACROSS))
     layout = figure_layout(
-        title,
-        subtitle,
+        heading,
         height=high + 166,
         margin={"l": left, "r": 96, "t": 118, "b": 48},
         notes=_comparison_notes(parts, first, len(gpus) - MOST_GPUS),
@@ -249,8 +246,7 @@ def changes_figure(
     *,
     key: str | Sequence[str],
     names: tuple[str, str],
-    title: str,
-    subtitle: str,
+    heading: Heading,
 ) -> go.Figure:
     """Return bars of the groups (such as kernels) that changed most between two runs.
 
@@ -268,8 +264,6 @@ def changes_figure(
         The column, or columns, that name a group.
     names
         Plain names of the runs A and B.
-    title, subtitle
-        Plain texts; see `figure_layout`.
 
     Raises
     ------
@@ -279,7 +273,7 @@ def changes_figure(
     if "delta_ns" not in table.columns:
         raise UsageError("only changes of times can be drawn", "compare by another key")
     if table.is_empty():
-        return empty_figure(title, subtitle, _NO_CHANGES)
+        return empty_figure(heading, _NO_CHANGES)
     groups = _largest(table, key)
     unit = step_unit(_reach(groups))
     bars = _change_bars(groups, unit)
@@ -289,8 +283,7 @@ def changes_figure(
         [bar.name for bar in bars] + [_INTERVAL], _WIDTH - margin["l"] - margin["r"]
     )
     layout = figure_layout(
-        title,
-        subtitle,
+        heading,
         width=_WIDTH,
         height=max(26 * len(groups), 60) + 186 + 20 * lines,
         margin={**margin, "t": 122 + 20 * lines},

@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.model import Answer
 from tracekit.present._compare_figures import changes_figure, comparison_figure
+from tracekit.present._figures import Heading
 from tracekit.present._heat_figure import heat_figure
 from tracekit.present._latency_figures import histogram_figure, latency_figure
 from tracekit.present._link_figures import matrix_figure, network_figure, utilisation_figure
@@ -46,7 +47,7 @@ def _steps(answer: Answer) -> go.Figure:
     """Draw the step times of a run or of a comparison, computing those of a run only now."""
     steps = answer.tables["steps"] if "steps" in answer.tables else answer.source()
     subtitle = _of_pair(answer) if "steps" in answer.tables else f"{answer.run}, means over GPUs"
-    return steps_figure(steps, title="Steps one by one", subtitle=subtitle)
+    return steps_figure(steps, heading=Heading("Steps one by one", subtitle))
 
 
 def _names(answer: Answer) -> tuple[str, str]:
@@ -68,18 +69,16 @@ def _groups(columns: list[str]) -> list[str]:
 
 def _history(answer: Answer) -> go.Figure:
     metric, label = answer.meta["metric"], answer.meta["label"]
-    return history_figure(
-        answer.rows, label=label, title="Step from recording to recording",
-        subtitle=f"{metric} step of each, {answer.source}; {answer.meta['headline']}",
-    )  # fmt: skip
+    subtitle = f"{metric} step of each, {answer.source}; {answer.meta['headline']}"
+    heading = Heading("Step from recording to recording", subtitle)
+    return history_figure(answer.rows, label=label, heading=heading)
 
 
 def _matrix(answer: Answer) -> go.Figure:
     traffic = answer.source
     return matrix_figure(
         traffic.links("pair,method"),
-        title="Bytes between GPUs",
-        subtitle=_on_machine(answer),
+        heading=Heading("Bytes between GPUs", _on_machine(answer)),
         recorded=traffic.recorded,
         unplaced=answer.meta["collectives_on_no_link"],
     )
@@ -90,8 +89,7 @@ def _machine(answer: Answer) -> go.Figure:
     return machine_figure(
         traffic.machine,
         traffic.links(),
-        title="Utilisation of links",
-        subtitle=_on_machine(answer),
+        heading=Heading("Utilisation of links", _on_machine(answer)),
         unplaced=answer.meta["collectives_on_no_link"],
     )
 
@@ -101,16 +99,16 @@ def _timeline(answer: Answer) -> go.Figure:
     note = traffic.timeline_note()
     return utilisation_figure(
         traffic.timeline(),
-        title="Utilisation of links over time",
-        subtitle=f"{subtitle}; {note}" if note else subtitle,
+        heading=Heading(
+            "Utilisation of links over time", f"{subtitle}; {note}" if note else subtitle
+        ),
         unplaced=answer.meta["collectives_on_no_link"],
     )
 
 
 def _network(answer: Answer) -> go.Figure:
-    return network_figure(
-        answer.source.links("nic"), title="What crossed the network", subtitle=_on_machine(answer)
-    )
+    heading = Heading("What crossed the network", _on_machine(answer))
+    return network_figure(answer.source.links("nic"), heading=heading)
 
 
 def _on_machine(answer: Answer) -> str:
@@ -120,23 +118,22 @@ def _on_machine(answer: Answer) -> str:
 
 def _plain_machine(answer: Answer) -> go.Figure:
     machine = answer.source
-    subtitle = f"links of the machine ({machine.origin})"
-    return machine_figure(machine, title=machine.name, subtitle=subtitle)
+    heading = Heading(machine.name, f"links of the machine ({machine.origin})")
+    return machine_figure(machine, heading=heading)
 
 
 def _latency(answer: Answer) -> go.Figure:
     by_run = pl.concat(
         table.select(pl.lit(name).alias("run"), pl.all()) for name, table in answer.tables.items()
     )
-    return latency_figure(by_run, title="Latency by size of message", subtitle=answer.title)
+    return latency_figure(by_run, heading=Heading("Latency by size of message", answer.title))
 
 
 def _stages(answer: Answer) -> go.Figure:
     per = "epoch" if "images" in answer.meta else "step"
     return stage_bars_figure(
         answer.tables["stages"],
-        title=f"What {'an' if per == 'epoch' else 'a'} {per} is made of",
-        subtitle=answer.source,
+        heading=Heading(f"What {'an' if per == 'epoch' else 'a'} {per} is made of", answer.source),
         per="epoch" if per == "epoch" else "iteration",
     )
 
@@ -158,13 +155,16 @@ def _stage_speedups(answer: Answer) -> go.Figure:
 
 def _scaling(answer: Answer, value: str, of: str = "") -> go.Figure:
     title = f"{of}{answer.meta['mode']} scaling"
-    title = title[0].upper() + title[1:]
-    return scaling_figure(answer.rows, value=value, title=title, subtitle=answer.source)
+    heading = Heading(title[0].upper() + title[1:], answer.source)
+    return scaling_figure(answer.rows, value=value, heading=heading)
 
 
 def _overheads(answer: Answer) -> go.Figure:
-    title = f"Time over that of {answer.meta['baseline']}"
-    return overhead_figure(answer.tables["overheads"], title=title, subtitle=answer.source)
+    return overhead_figure(answer.tables["overheads"], heading=_over_baseline(answer))
+
+
+def _over_baseline(answer: Answer) -> Heading:
+    return Heading(f"Time over that of {answer.meta['baseline']}", answer.source)
 
 
 def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
@@ -178,8 +178,8 @@ def _cells(overheads: pl.DataFrame) -> pl.DataFrame:
 
 
 def _memory_use(answer: Answer) -> go.Figure:
-    subtitle = "most in use before training and in it"
-    return memory_figure(answer.tables["points"], title="Memory by GPU", subtitle=subtitle)
+    heading = Heading("Memory by GPU", "most in use before training and in it")
+    return memory_figure(answer.tables["points"], heading=heading)
 
 
 def _memory_fit(answer: Answer) -> go.Figure:
@@ -187,8 +187,9 @@ def _memory_fit(answer: Answer) -> go.Figure:
     return memory_fit_figure(
         answer.tables["points"].filter(gpu=root),
         answer.rows,
-        title="Memory in training by batch",
-        subtitle=f"GPU {root}, and the line that gives the largest batch",
+        heading=Heading(
+            "Memory in training by batch", f"GPU {root}, and the line that gives the largest batch"
+        ),
         capacity_bytes=answer.source["capacity"],
     )
 
@@ -200,13 +201,13 @@ def _sensitivity(answer: Answer) -> go.Figure:
     return heat_figure(
         moved.filter(largest >= 1).sort(largest, descending=True, maintain_order=True),
         "assumption", "figure", "change_percent",
-        title="Change of speedups over the range of each assumption", subtitle=answer.source,
+        heading=Heading("Change of speedups over the range of each assumption", answer.source),
     )  # fmt: skip
 
 
 def _bubbles(answer: Answer) -> go.Figure:
-    title = "Lost time of pipeline stages"
-    return parts_figure(answer.source, BUBBLE_COLOURS, title=title, subtitle=_waited(answer))
+    heading = Heading("Lost time of pipeline stages", _waited(answer))
+    return parts_figure(answer.source, BUBBLE_COLOURS, heading=heading)
 
 
 def _waited(answer: Answer) -> str:
@@ -223,20 +224,18 @@ def _one_step(answer: Answer) -> go.Figure:
     texts += [f"{percent(facts['bubble_share'])} of all steps is bubble"]
     if facts["theory_share"] is not None:
         texts.append(f"{percent(facts['theory_share'])} by theory")
-    return pipeline_figure(
-        answer.source, title="A step of the pipeline", subtitle=", ".join(filter(None, texts))
-    )
+    heading = Heading("A step of the pipeline", ", ".join(filter(None, texts)))
+    return pipeline_figure(answer.source, heading=heading)
 
 
 def _critical_path(answer: Answer) -> go.Figure:
-    title = "What steps waited for"
-    return path_figure(answer.source(), title=title, subtitle=answer.run or "")
+    return path_figure(answer.source(), heading=Heading("What steps waited for", answer.run or ""))
 
 
 def _whatif(answer: Answer) -> go.Figure:
-    title = "Steps with something changed, by replay"
     subtitle = f"{answer.run or ''}; whiskers: ranges of the predictions"
-    return whatif_figure(answer.rows, title=title, subtitle=subtitle)
+    heading = Heading("Steps with something changed, by replay", subtitle)
+    return whatif_figure(answer.rows, heading=heading)
 
 
 def _stragglers(answer: Answer) -> go.Figure:
@@ -244,27 +243,24 @@ def _stragglers(answer: Answer) -> go.Figure:
     owner = "device" if times["rank"].has_nulls() else "rank"
     return heat_figure(
         times, owner, "iteration", "excess_percent",
-        title="Own time of a step beyond that of the median rank", subtitle=answer.run or "",
+        heading=Heading("Own time of a step beyond that of the median rank", answer.run or ""),
     )  # fmt: skip
 
 
 def _breakdown(answer: Answer) -> go.Figure:
-    title = answer.title.rpartition(" · ")[2]
-    return breakdown_figure(
-        answer.readable_rows, answer.meta, title=title.capitalize(), subtitle=answer.run or ""
-    )
+    heading = Heading(answer.title.rpartition(" · ")[2].capitalize(), answer.run or "")
+    return breakdown_figure(answer.readable_rows, answer.meta, heading=heading)
 
 
 def _roofline(answer: Answer) -> go.Figure:
-    title = "Operators under the roofs of the GPU"
-    return roofline_figure(answer.rows, answer.meta, title=title, subtitle=answer.run or "")
+    heading = Heading("Operators under the roofs of the GPU", answer.run or "")
+    return roofline_figure(answer.rows, answer.meta, heading=heading)
 
 
 DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "batch effect": lambda answer: overhead_figure(
         answer.rows.rename({"change_percent": "overhead_percent"}),
-        title="Time of an epoch over that with the smallest batch",
-        subtitle=answer.source,
+        heading=Heading("Time of an epoch over that with the smallest batch", answer.source),
         axis="change",
     ),
     "breakdown": _breakdown,
@@ -273,20 +269,19 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         answer.rows,
         key=_groups(answer.rows.columns),
         names=_names(answer),
-        title="Largest changes",
-        subtitle=_of_pair(answer),
+        heading=Heading("Largest changes", _of_pair(answer)),
     ),
     "critical path": _critical_path,
     "distributions": lambda answer: distribution_figure(
-        answer.rows, title="Distribution over jobs, by the model", subtitle=answer.source
+        answer.rows, heading=Heading("Distribution over jobs, by the model", answer.source)
     ),
     "efficiency": lambda answer: _scaling(answer, "efficiency"),
     "hardware speedups": lambda answer: hardware_figure(
-        answer.rows, title="Other hardware, by the model", subtitle=f"against {answer.source}"
+        answer.rows, heading=Heading("Other hardware, by the model", f"against {answer.source}")
     ),
     "history": _history,
     "idle": lambda answer: idle_figure(
-        answer.source, title="Why nothing runs", subtitle=answer.run or ""
+        answer.source, heading=Heading("Why nothing runs", answer.run or "")
     ),
     "images per second": lambda answer: _scaling(answer, "images_per_s", "Images per second, "),
     "latency": _latency,
@@ -294,33 +289,36 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "matrix": _matrix,
     "memory extra": lambda answer: overhead_figure(
         answer.rows.rename({"extra_percent": "overhead_percent"}),
-        title="Memory of the root beyond that of the others",
-        subtitle=", ".join(
-            [
-                f"GPU {answer.source['root']}, in training",
-                *filter(None, [answer.meta.get("of_runs")]),
-            ]
+        heading=Heading(
+            "Memory of the root beyond that of the others",
+            ", ".join(
+                [
+                    f"GPU {answer.source['root']}, in training",
+                    *filter(None, [answer.meta.get("of_runs")]),
+                ]
+            ),
         ),
         axis="extra memory",
     ),
     "memory fit": _memory_fit,
     "memory growth": lambda answer: overhead_figure(
         answer.rows.rename({"increase_percent": "overhead_percent"}),
-        title="Memory by batch",
-        subtitle=f"GPU {answer.source['root']}, in training, over that of the smallest batch",
+        heading=Heading(
+            "Memory by batch",
+            f"GPU {answer.source['root']}, in training, over that of the smallest batch",
+        ),
         axis="growth",
     ),
     "memory use": _memory_use,
     "messages": lambda answer: histogram_figure(
-        answer.rows, title="Messages by size", subtitle=answer.run or ""
+        answer.rows, heading=Heading("Messages by size", answer.run or "")
     ),
     "overhead map": lambda answer: heat_figure(
         _cells(answer.tables["overheads"]),
         "configuration",
         "batch",
         "overhead_percent",
-        title=f"Time over that of {answer.meta['baseline']}",
-        subtitle=answer.source,
+        heading=_over_baseline(answer),
     ),
     "overheads": _overheads,
     "pipeline": _one_step,
@@ -333,8 +331,7 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
     "stage speedups": _stage_speedups,
     "route times": lambda answer: overhead_figure(
         answer.rows.with_columns(overhead_percent=100 * pl.col("time_share"), method="route_type"),
-        title="Time of copies between GPUs by kind of route",
-        subtitle=answer.source,
+        heading=Heading("Time of copies between GPUs by kind of route", answer.source),
         axis="share",
     ),
     "sensitivity": _sensitivity,
@@ -342,22 +339,19 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         answer.rows.drop("speedup", "speedup_low", "speedup_high", strict=False).rename(
             {"speedup_fp_bp": "speedup"}
         ),
-        title="Speedup of FP and BP",
-        subtitle=answer.source,
+        heading=Heading("Speedup of FP and BP", answer.source),
     ),
     "stages": _stages,
     "stalls": lambda answer: parts_figure(
         answer.source,
         STALL_COLOURS,
-        title="GPU time by activity and cause of waiting",
-        subtitle=_waited(answer),
+        heading=Heading("GPU time by activity and cause of waiting", _waited(answer)),
     ),
     "step parts": lambda answer: comparison_figure(
         answer.tables["contributions"].rename({"part": "stage"}),
         devices=_by_stage(answer.tables.get("devices")),
         names=_names(answer),
-        title="What a step is made of",
-        subtitle=_of_pair(answer),
+        heading=Heading("What a step is made of", _of_pair(answer)),
     ),
     "steps": _steps,
     "straggler cost": lambda answer: heat_figure(
@@ -365,12 +359,11 @@ DRAWINGS: dict[str, Callable[[Answer], go.Figure]] = {
         "worker",
         "step",
         "excess_percent",
-        title="Computing of each worker beyond its ideal time",
-        subtitle=answer.title,
+        heading=Heading("Computing of each worker beyond its ideal time", answer.title),
     ),
     "stragglers": _stragglers,
     "time components": lambda answer: components_figure(
-        answer.rows, title="Parts of a step, by the model", subtitle=answer.source
+        answer.rows, heading=Heading("Parts of a step, by the model", answer.source)
     ),
     "timeline": _timeline,
     "network": _network,

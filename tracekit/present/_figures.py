@@ -8,7 +8,7 @@ plotly is imported when a figure is made, not before.
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracekit.present._palette import DARK_COLOURS, ink_on
 from tracekit.support.wording import cells, printable, shorten, wrap
@@ -104,9 +104,17 @@ def figure_text(text: str) -> str:
     return escape(printable(text), quote=False).replace("$", "&#36;")
 
 
+class Heading(NamedTuple):
+    """Title of a figure, and the line below it; plain texts."""
+
+    title: str
+    """What is shown."""
+    subtitle: str
+    """The run, the window, and the base of comparison."""
+
+
 def figure_layout(
-    title: str,
-    subtitle: str,
+    heading: Heading,
     *,
     width: int = 960,
     height: int = 540,
@@ -118,8 +126,6 @@ def figure_layout(
 
     Parameters
     ----------
-    title, subtitle
-        Plain texts: what is shown; and the run, the window, and the base of comparison.
     width, height
         Size in pixels; the height is without the notes.
     margin
@@ -130,22 +136,22 @@ def figure_layout(
         Least width in pixels at which the plots are readable; None for the default.
     """
     room = {**_MARGIN, **(margin or {})}
-    heading = _lines(title, width, _LARGE, most=2)
-    below_title = _lines(subtitle, width, _SMALL)
+    title = _lines(heading.title, width, _LARGE, most=2)
+    subtitle = _lines(heading.subtitle, width, _SMALL)
     at_foot = [line for note in notes for line in _lines(note, width, _SMALLEST)]
-    head = _BELOW_TITLE + (len(heading) - 1) * _TITLE_LINE
-    room["t"] += (len(below_title) - 1) * LINE + head - _BELOW_TITLE
+    head = _BELOW_TITLE + (len(title) - 1) * _TITLE_LINE
+    room["t"] += (len(subtitle) - 1) * LINE + head - _BELOW_TITLE
     room["b"] += len(at_foot) * LINE
     return {
         "template": _template(),
         "width": width,
-        "height": height + (len(below_title) - 1 + len(at_foot)) * LINE + head - _BELOW_TITLE,
+        "height": height + (len(subtitle) - 1 + len(at_foot)) * LINE + head - _BELOW_TITLE,
         "margin": room,
-        "meta": {HEAD: {"title": title, "subtitle": subtitle, "notes": list(notes)}, LEAST: least},
-        "title": {"text": f"<b>{'<br>'.join(heading)}</b>"},
+        "meta": {HEAD: {**heading._asdict(), "notes": list(notes)}, LEAST: least},
+        "title": {"text": f"<b>{'<br>'.join(title)}</b>"},
         "annotations": [
             _line(line, _EDGE - room["l"], room["t"] - head - row * LINE, SUBTITLE)
-            for row, line in enumerate(below_title)
+            for row, line in enumerate(subtitle)
         ]
         + [
             _line(line, _EDGE - room["l"], (len(at_foot) - row) * LINE - room["b"], NOTE)
@@ -161,19 +167,17 @@ def _lines(text: str, width: int, size: int, most: int = 3) -> list[str]:
     return [figure_text(line) for line in wrap(fitting, letters)[:most]]
 
 
-def empty_figure(title: str, subtitle: str, text: str) -> go.Figure:
+def empty_figure(heading: Heading, text: str) -> go.Figure:
     """Return a figure with a sentence in place of its data, which are missing.
 
     Parameters
     ----------
-    title, subtitle
-        See `figure_layout`.
     text
         Sentence part that names the missing data, such as ``no transfers``.
     """
     import plotly.graph_objects as go
 
-    figure = go.Figure(layout=figure_layout(title, subtitle, height=280))
+    figure = go.Figure(layout=figure_layout(heading, height=280))
     figure.layout.meta = {**figure.layout.meta, NOTHING: text}
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)

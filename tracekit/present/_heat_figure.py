@@ -14,6 +14,7 @@ from tracekit.present._charts import NO_RUNS, SELF_TOLD, described, distinct, no
 from tracekit.present._figures import (
     DIVERGING,
     MINUS,
+    Heading,
     colour_bar,
     colour_scale,
     decimals_of,
@@ -38,8 +39,7 @@ def heat_figure(
     columns: str,
     value: str,
     *,
-    title: str,
-    subtitle: str,
+    heading: Heading,
 ) -> go.Figure:
     """Return a heat map of percentages by two columns, with the value written in each cell.
 
@@ -54,8 +54,6 @@ def heat_figure(
     rows, columns, value
         Columns of `table` that have the name of a cell's row, the name of its column, and its
         value.
-    title, subtitle
-        Plain texts; see `figure_layout`.
 
     Raises
     ------
@@ -63,7 +61,7 @@ def heat_figure(
         If the table has a cell twice.
     """
     if table.is_empty():
-        return empty_figure(title, subtitle, NO_RUNS)
+        return empty_figure(heading, NO_RUNS)
     if table.select(rows, columns).is_duplicated().any():
         raise UsageError(
             f"a heat map by {rows} and {columns} has a cell twice",
@@ -79,7 +77,7 @@ def heat_figure(
     downs, acrosses = downs[:_MOST_CELLS], acrosses[:_MOST_CELLS]
     names = [described(rows, each) for each in downs]
     texts = [described(columns, each) for each in acrosses]
-    figure = _grid(names, texts, title=title, subtitle=subtitle, notes=notes)
+    figure = _grid(names, texts, heading=heading, notes=notes)
     _add_cells(figure, values, downs, acrosses)
     if columns not in SELF_TOLD:
         figure.update_xaxes(title_text="step" if columns == "iteration" else figure_text(columns))
@@ -87,7 +85,7 @@ def heat_figure(
 
 
 def _grid(
-    names: Sequence[str], texts: Sequence[str], *, title: str, subtitle: str, notes: Sequence[str]
+    names: Sequence[str], texts: Sequence[str], *, heading: Heading, notes: Sequence[str]
 ) -> go.Figure:
     """Return a heat map without cells, with the names of its rows and columns."""
     left = text_width(names) + 52
@@ -96,8 +94,7 @@ def _grid(
     high = 36 if len(names) <= _MOST_WIDE else 24
     plot = round(each * len(texts))
     layout = figure_layout(
-        title,
-        subtitle,
+        heading,
         width=max(plot + left + _SCALE, _LEAST_WIDTH),
         height=max(high * len(names), 120) + 92 + below + 30,
         margin={"l": left, "r": max(_SCALE, _LEAST_WIDTH - plot - left), "t": 92, "b": below + 30},

@@ -11,7 +11,14 @@ import polars as pl
 
 from tracekit.errors import UsageError
 from tracekit.present._charts import SYMBOLS, common_note, label_of, series, series_figure, varying
-from tracekit.present._figures import SERIES_COLOURS, empty_figure, faint, figure_text, text_width
+from tracekit.present._figures import (
+    SERIES_COLOURS,
+    Heading,
+    empty_figure,
+    faint,
+    figure_text,
+    text_width,
+)
 from tracekit.support.wording import TIME_UNITS, duration, unit_of
 
 NO_MESSAGES = "no messages of a known size"
@@ -34,7 +41,7 @@ _WIDTH = 960
 _SIDES = {"l": 84, "r": 40}
 
 
-def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def latency_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return the latency of collectives by message size.
 
     One line per run, library and collective, at most 12, through the medians. If there are at most
@@ -48,8 +55,6 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
         the line. ``size_bytes`` is the size, or the lower end of its bucket; ``p50_ns`` the median;
         optionally ``p5_ns`` or ``min_ns`` and ``p95_ns`` or ``max_ns`` are the ends of the band.
         Rows whose size or median is null or not above 0 are not drawn; a note counts them.
-    title, subtitle
-        Plain texts; see `figure_layout`.
 
     Raises
     ------
@@ -60,14 +65,13 @@ def latency_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figu
         raise UsageError("classes of sizes cannot be drawn as a curve", "choose buckets of a size")
     drawn = table.filter(pl.col("size_bytes") > 0, pl.col("p50_ns") > 0)
     if drawn.is_empty():
-        return empty_figure(title, subtitle, NO_MESSAGES)
+        return empty_figure(heading, NO_MESSAGES)
     series, names, hidden = _series(drawn)
     low, high, band = _band(drawn) if len(series) <= _MOST_BANDS else (None, None, None)
     hollow = table.height - drawn.height
     figure = series_figure(
         names,
-        title=title,
-        subtitle=subtitle,
+        heading=heading,
         notes=[
             *common_note(drawn, _KEYS),
             *([band] if band else []),
@@ -191,7 +195,7 @@ def _round_time(time: float) -> str:
     return f"{time / divisor:g} {unit}"
 
 
-def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def histogram_figure(histogram: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return a histogram of message sizes, with buckets from 2^k to below 2^(k+1).
 
     Parameters
@@ -201,18 +205,15 @@ def histogram_figure(histogram: pl.DataFrame, *, title: str, subtitle: str) -> g
         identify the series; ``size_bytes`` is the lower end of the bucket (0 for empty messages,
         null for messages of unknown size, which a note counts); ``count`` is the number of
         messages. At most 12 series are drawn.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     drawn = histogram.filter(pl.col("size_bytes") >= 0, pl.col("count") > 0)
     if drawn.is_empty():
-        return empty_figure(title, subtitle, NO_MESSAGES)
+        return empty_figure(heading, NO_MESSAGES)
     series, names, hidden = _series(drawn)
     unknown = histogram.filter(pl.col("size_bytes").is_null())["count"].sum()
     figure = series_figure(
         names,
-        title=title,
-        subtitle=subtitle,
+        heading=heading,
         notes=[
             *common_note(drawn, _KEYS),
             *([f"not drawn: {unknown:,} messages of an unknown size"] if unknown else []),

@@ -14,6 +14,7 @@ from tracekit.present._figures import (
     BLANK,
     MUTED,
     PLAIN_AXIS,
+    Heading,
     colour_bar,
     colour_scale,
     decimals_of,
@@ -62,8 +63,7 @@ _MODELLED_NOTE = f"{_MARK} modelled, not measured"
 def matrix_figure(
     pairs: pl.DataFrame,
     *,
-    title: str,
-    subtitle: str,
+    heading: Heading,
     recorded: Collection[int] | None = None,
     unplaced: int = 0,
 ) -> go.Figure:
@@ -76,15 +76,13 @@ def matrix_figure(
         (null is the host), ``bytes`` (null if unknown), ``transfers``, ``evidence`` (``measured``
         or ``modelled``) and ``method``, the way of communication; optionally ``least_bytes`` and
         ``most_bytes``, the bounds of an inexact number.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     recorded
         Numbers of the GPUs that were recorded; None if all were. What other GPUs sent is unknown.
     unplaced
         Number of collectives that are assigned to no link, and so are in no cell.
     """
     if pairs.is_empty():
-        return empty_figure(title, subtitle, _nothing(unplaced))
+        return empty_figure(heading, _nothing(unplaced))
     cells = _cells(pairs)
     devices = _devices(cells)
     side = min(max(len(devices) * 84, 240), 680)
@@ -92,8 +90,7 @@ def matrix_figure(
     margin = {"l": 100, "r": 136, "t": 144 if len(devices) <= _MOST_UPRIGHT else 172, "b": 36}
     figure = go.Figure(
         layout=figure_layout(
-            title,
-            subtitle,
+            heading,
             width=max(side + margin["l"] + margin["r"], 560),
             height=side + margin["t"] + margin["b"],
             margin={**margin, "r": max(margin["r"], 560 - side - margin["l"])},
@@ -303,9 +300,7 @@ def _missing_notes(
     return [note for note, applies in notes.items() if applies]
 
 
-def utilisation_figure(
-    timeline: pl.DataFrame, *, title: str, subtitle: str, unplaced: int = 0
-) -> go.Figure:
+def utilisation_figure(timeline: pl.DataFrame, *, heading: Heading, unplaced: int = 0) -> go.Figure:
     """Return the utilisation of links over time, one track per link and direction.
 
     In each interval a bar shows the share of the link's peak that was in use, by its darkness and
@@ -319,20 +314,17 @@ def utilisation_figure(
         ``utilisation`` (0 to 1, null if unknown), ``evidence``, and optionally
         ``counted_utilisation`` (by hardware counters), drawn as a line. Rows of the same link,
         direction and interval are added up.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     unplaced
         Number of collectives that are assigned to no link.
     """
     if timeline.is_empty():
-        return empty_figure(title, subtitle, _nothing(unplaced))
+        return empty_figure(heading, _nothing(unplaced))
     spans, names, hidden = _spans(timeline)
     spans, axis_title = _with_clock(spans)
     top = _top(spans)
     height = round(min(max(560 / len(names), 24), 120))
     layout = figure_layout(
-        title,
-        subtitle,
+        heading,
         height=height * len(names) + 156,
         margin={"l": 44 + round(7.2 * max(map(len, names))), "r": 176, "t": 94, "b": 62},
         notes=_track_notes(spans, hidden, top),
@@ -532,7 +524,7 @@ _EXPOSED, _HIDDEN = "#AA4499", "#DDBBD6"
 _HATCHED = {"shape": "x", "fgcolor": MUTED, "size": 7, "solidity": 0.2}
 
 
-def network_figure(nics: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def network_figure(nics: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return bars of the bytes that each NIC sent and received, and of the time that they took.
 
     The colour of a bar of bytes is the utilisation while the NIC was busy. Bars of time show the
@@ -544,11 +536,9 @@ def network_figure(nics: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     nics
         Rows of `links` by ``nic``: ``host``, ``nic`` (null if unknown), ``direction``,
         ``evidence``, ``bytes`` (or its bounds), ``utilisation``, ``share`` and ``exposed_share``.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if nics.is_empty():
-        return empty_figure(title, subtitle, "nothing crossed a network")
+        return empty_figure(heading, "nothing crossed a network")
     least, most = (
         pl.coalesce(name for name in ("bytes", bound) if name in nics.columns)
         for bound in ("least_bytes", "most_bytes")
@@ -559,7 +549,7 @@ def network_figure(nics: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     kept = lines.head(_MOST).sort(_NIC, nulls_last=True).select(_NIC).with_row_index("place")
     rows = rows.join(kept, on=_NIC, nulls_equal=True).sort("place")
     names = [_end_name(*row) for row in kept.select(_NIC).rows()]
-    figure = _panels(names, title, subtitle, _notes(rows, lines.height - kept.height))
+    figure = _panels(names, heading, _notes(rows, lines.height - kept.height))
     largest = max(rows["shown"].drop_nulls().to_list(), default=1)
     divisor, unit = unit_of(largest, BYTE_UNITS)
     for number, (direction, (verb, doing)) in enumerate(_DIRECTIONS.items()):
@@ -579,11 +569,11 @@ def _end_name(host: str | None, nic: str | None, evidence: str) -> str:
     return f"{host or 'unknown host'} {nic or 'NIC unknown'}{mark}"
 
 
-def _panels(names: Sequence[str], title: str, subtitle: str, notes: Sequence[str]) -> go.Figure:
+def _panels(names: Sequence[str], heading: Heading, notes: Sequence[str]) -> go.Figure:
     """Return a figure of four empty plots side by side, with the names of NICs on the left."""
     height = max(_EACH * len(names), _LEAST_HIGH)
     layout = figure_layout(
-        title, subtitle, width=_WIDTH, height=height + 112 + 62,
+        heading, width=_WIDTH, height=height + 112 + 62,
         margin={"l": text_width(names) + 40, "r": _RIGHT, "t": 112, "b": 62}, notes=notes,
     )  # fmt: skip
     figure = go.Figure(layout={**layout, "barmode": "stack", "bargap": 0.25})

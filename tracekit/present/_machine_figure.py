@@ -14,6 +14,7 @@ from tracekit.machine import Machine
 from tracekit.present._figures import (
     INK,
     MUTED,
+    Heading,
     colour_at,
     colour_scale,
     empty_figure,
@@ -56,8 +57,7 @@ def machine_figure(
     machine: Machine,
     links: pl.DataFrame | None = None,
     *,
-    title: str,
-    subtitle: str,
+    heading: Heading,
     unplaced: int = 0,
 ) -> go.Figure:
     """Return a drawing of a machine, its links coloured by their utilisation.
@@ -67,27 +67,22 @@ def machine_figure(
 
     Parameters
     ----------
-    machine
-        The machine.
     links
         Traffic of the links, one or more rows per link and direction: ``link``, ``src`` and ``dst``
         (nodes of the direction), ``utilisation`` (0 to 1, null if unknown), ``bytes``,
         ``achieved_gb_s``, ``peak_gb_s`` and ``evidence``; optionally bounds of bytes and
         utilisation, prefixed ``least_`` and ``most_``. Of several rows for one direction, the
         highest utilisation (or upper bound) gives the colour.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     unplaced
         Number of collectives that are assigned to no link, so that their traffic is unknown.
     """
     drawing = machine_layout(machine)
     if not drawing.boxes:
-        return empty_figure(title, subtitle, "no machine")
+        return empty_figure(heading, "no machine")
     flows = _flows(drawing, [] if links is None else links.to_dicts())
     left, width, bottom, height = _frame(drawing, _LEAST_WITH_BAR if flows else _LEAST_HEIGHT)
     layout = figure_layout(
-        title,
-        subtitle,
+        heading,
         width=width + _MARGIN["l"] + _MARGIN["r"],
         height=height + _MARGIN["t"] + _MARGIN["b"],
         margin=_MARGIN,

@@ -24,6 +24,7 @@ from tracekit.present._figures import (
     MUTED,
     SCALE,
     SERIES_COLOURS,
+    Heading,
     empty_figure,
     figure_layout,
     figure_text,
@@ -45,7 +46,7 @@ _LINE_KEYS = ("network", "method", "source")
 _MOST_LINES = 8
 
 
-def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def memory_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return the memory of each GPU: in use before and during training, and its capacity.
 
     One pair of bars per row of the table, at most 40, grouped by configuration. A capacity above
@@ -58,12 +59,10 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
         ``training_bytes`` (null if unknown, drawn as ``?``), optionally ``memory_bytes`` (capacity;
         null if unknown). Optional columns ``run``, ``network``, ``batch``, ``gpus``, ``method`` and
         ``source`` name the configuration. Runs are named only if nothing else distinguishes them.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     table, above, beside = _known_uses(table)
     if table.is_empty():
-        return empty_figure(title, subtitle, NO_MEMORY)
+        return empty_figure(heading, NO_MEMORY)
     shown = table.head(MOST_ROWS)
     rows = rows_of(shown, above, beside)
     used = max(value or 0 for name in _USES for value in shown[name])
@@ -72,8 +71,7 @@ def memory_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     largest = used if far else max(used, most)
     unit = unit_of(largest, BYTE_UNITS)
     layout = figure_layout(
-        title,
-        subtitle,
+        heading,
         height=round(36 * (rows.end + 0.5)) + 176,
         margin={"l": max(text_width(row.label for row in rows.rows) + 28, 72), "r": 60, "t": 116},
         notes=[*common_note(shown, (*above, *beside)), *_use_notes(table, most, unit, far=far)],
@@ -193,8 +191,7 @@ def memory_fit_figure(
     points: pl.DataFrame,
     fit: pl.DataFrame,
     *,
-    title: str,
-    subtitle: str,
+    heading: Heading,
     capacity_bytes: int | None = None,
 ) -> go.Figure:
     """Return training memory over the batch size, fitted lines, and the memory limit.
@@ -211,14 +208,12 @@ def memory_fit_figure(
         One row per line: those of ``network``, ``method`` and ``source`` that distinguish lines;
         ``slope_bytes`` and ``intercept_bytes`` (null if no line could be fitted), ``usable_bytes``,
         ``largest_batch``, ``predicted_bytes``.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     capacity_bytes
         Memory of the GPU, bytes; ``usable_bytes`` is this less a margin. None if not known.
     """
     points = points.drop_nulls(["batch", "training_bytes"])
     if points.is_empty():
-        return empty_figure(title, subtitle, NO_MEMORY)
+        return empty_figure(heading, NO_MEMORY)
     lines = _lines(points, fit)
     shown = lines[:_MOST_LINES]
     limits = {"usable": max((each for each in fit["usable_bytes"] if each), default=None)}
@@ -232,8 +227,7 @@ def memory_fit_figure(
     unit = unit_of(max(heights), BYTE_UNITS)
     figure = series_figure(
         [line.name for line in shown],
-        title=title,
-        subtitle=subtitle,
+        heading=heading,
         height=500,
         sides=(76, 112),
         notes=[

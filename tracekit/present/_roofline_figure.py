@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.present._figures import (
     MUTED,
     SERIES_COLOURS,
+    Heading,
     empty_figure,
     figure_layout,
     figure_text,
@@ -31,9 +32,7 @@ _LETTERS = 32
 _TOP = 112
 
 
-def roofline_figure(
-    rows: pl.DataFrame, meta: Mapping[str, Any], *, title: str, subtitle: str
-) -> go.Figure:
+def roofline_figure(rows: pl.DataFrame, meta: Mapping[str, Any], *, heading: Heading) -> go.Figure:
     """Return the rows of a roofline as points, sized by kernel time.
 
     Rows without FLOPs or bytes are not drawn; a note gives their time.
@@ -45,12 +44,10 @@ def roofline_figure(
         ``achieved_flops_s``, ``bound``.
     meta
         Meta of the answer, with ``peaks`` and ``memory_peaks`` of the GPUs.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     placed = rows.filter((pl.col("flops_per_byte") > 0) & (pl.col("achieved_flops_s") > 0))
     if placed.is_empty():
-        return empty_figure(title, subtitle, "no operators whose FLOPs and bytes are known")
+        return empty_figure(heading, "no operators whose FLOPs and bytes are known")
     keys = rows.columns[: rows.columns.index("operators")]
     names = pl.concat_str([pl.col(key).cast(pl.String).fill_null("-") for key in keys],
                           separator=", ")  # fmt: skip
@@ -58,7 +55,7 @@ def roofline_figure(
     left_out = int(rows["kernel_ns"].sum()) - int(placed["kernel_ns"].sum())
     note = f"Not drawn: {duration(left_out)} of kernels that multiply nothing, or of unknown sizes."
     figure = go.Figure(layout=figure_layout(
-        title, subtitle, height=560, margin={"t": _TOP},
+        heading, height=560, margin={"t": _TOP},
         notes=["The area of a point is the time of its kernels.", note],
     ))  # fmt: skip
     low, high = (math.log10(each) for each in _ends(placed["flops_per_byte"]))

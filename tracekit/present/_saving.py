@@ -36,8 +36,6 @@ def save_figure(figure: go.Figure, path: str | Path) -> None:
 
     Parameters
     ----------
-    figure
-        The figure.
     path
         File to write: ``.html`` (one self-contained page that works offline), ``.json`` (plotly's
         own format), or ``.png``, ``.svg`` and ``.pdf``, which need the package kaleido and a Chrome

@@ -26,7 +26,7 @@ from tracekit.present._charts import (
     series,
     with_ends,
 )
-from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, empty_figure
+from tracekit.present._figures import INK, MUTED, SERIES_COLOURS, Heading, empty_figure
 from tracekit.present._waterfall import step_unit
 
 _MOST_FACETS = 12
@@ -49,9 +49,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _IDEAL = {"dash": "5px,4px", "width": 1}
 
 
-def scaling_figure(
-    table: pl.DataFrame, *, value: str = "speedup", title: str, subtitle: str
-) -> go.Figure:
+def scaling_figure(table: pl.DataFrame, *, value: str = "speedup", heading: Heading) -> go.Figure:
     """Return curves of a measure over the number of GPUs, with its ideal (linear) scaling.
 
     One panel per network, at most 12; one colour per method; one dash and marker per batch size.
@@ -66,8 +64,6 @@ def scaling_figure(
         or ``speedup_from`` and ``speedup_to`` (95 % interval), drawn as error bars.
     value
         Column to draw: ``speedup``, ``efficiency``, ``time_ns`` or ``images_per_s``.
-    title, subtitle
-        Plain texts; see `figure_layout`.
 
     Raises
     ------
@@ -80,10 +76,10 @@ def scaling_figure(
         known_rows(table, value).filter(pl.col("gpus") > 0, pl.col(value) > 0), "speedup"
     )
     if known.is_empty():
-        return empty_figure(title, subtitle, NO_RUNS)
+        return empty_figure(heading, NO_RUNS)
     if value in _MEASURED:
-        return _measured_figure(known, value, title, subtitle)
-    figure, shown = _faceted(known, title, subtitle, bars_note(known))
+        return _measured_figure(known, value, heading)
+    figure, shown = _faceted(known, heading, bars_note(known))
     gpus = distinct(known, "gpus")
     axis = _padded(gpus[0], gpus[-1], far=gpus[-1] > _LINEAR_GPUS)
     for place, of_network in enumerate(shown):
@@ -93,14 +89,14 @@ def scaling_figure(
     return figure
 
 
-def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str) -> go.Figure:
+def _measured_figure(known: pl.DataFrame, value: str, heading: Heading) -> go.Figure:
     """Return curves of times or rates over GPUs, each with its ideal; one plot per network."""
     divisor, unit = step_unit(max(known[value])) if value == "time_ns" else (1, "")
     ends = ("time_low_ns", "time_high_ns") if value == "time_ns" else ("none", "none")
     known = known.with_columns(
         pl.col(name) / divisor for name in (value, *ends) if name in known.columns
     )
-    figure, shown = _faceted(known, title, subtitle, pooled_note(known, ranges=value == "time_ns"))
+    figure, shown = _faceted(known, heading, pooled_note(known, ranges=value == "time_ns"))
     for place, rows in enumerate(shown):
         for curve in [*_ideals(rows, value), *_curves(rows, known, value, ends)]:
             figure.add_trace(curve, **cell(place, _across(len(shown))))
@@ -116,7 +112,7 @@ def _measured_figure(known: pl.DataFrame, value: str, title: str, subtitle: str)
 
 
 def _faceted(
-    known: pl.DataFrame, title: str, subtitle: str, notes: Sequence[str]
+    known: pl.DataFrame, heading: Heading, notes: Sequence[str]
 ) -> tuple[go.Figure, list[pl.DataFrame]]:
     """Return a figure of one empty plot per network under a legend, and the rows per plot."""
     networks, keys = distinct(known, "network"), _curve_keys(known)
@@ -128,8 +124,7 @@ def _faceted(
         across=across,
         each=_FACET_HEIGHTS[across],
         below=56,
-        title=title,
-        subtitle=subtitle,
+        heading=heading,
         notes=[
             *common_note(known, ("batch",)),
             *notes,

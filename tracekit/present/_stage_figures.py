@@ -21,7 +21,7 @@ from tracekit.present._charts import (
     parts_by,
     rows_of,
 )
-from tracekit.present._figures import decimals_of, empty_figure
+from tracekit.present._figures import Heading, decimals_of, empty_figure
 from tracekit.present._palette import ACCENT, IDLE_COLOUR, KIND_COLOURS, STAGE_COLOURS
 from tracekit.present._waterfall import stage_colour, stage_name, stage_order, step_unit
 from tracekit.support.wording import duration, printable, shorten_apart
@@ -39,7 +39,7 @@ _STUDY = ("network", "batch", "gpus", "method", "run")
 
 
 def breakdown_figure(
-    table: pl.DataFrame, meta: Mapping[str, Any], *, title: str, subtitle: str
+    table: pl.DataFrame, meta: Mapping[str, Any], *, heading: Heading
 ) -> go.Figure:
     """Return the rows of a breakdown as bars.
 
@@ -54,13 +54,11 @@ def breakdown_figure(
         The rows, key columns first.
     meta
         Meta of the answer: ``idle_ns`` of a breakdown by stage alone, ``per`` or ``sum_over``.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     keys = _keys(table)
     if table.is_empty() or not keys:
         why = "no layers are known" if "layer" in table.columns else "nothing ran"
-        return empty_figure(title, subtitle, why)
+        return empty_figure(heading, why)
     is_stacked = "stage" in keys and "exposed_ns" in table.columns
     value = "exposed_ns" if is_stacked else next(m for m in _MEASURES[::-1] if m in table.columns)
     label_keys = [key for key in keys if key != "stage"] if is_stacked else keys
@@ -82,7 +80,7 @@ def breakdown_figure(
     parts = _stages(rows, shown.height, label_keys, meta) if is_stacked else _busy(rows, keys)
     return bars_figure(
         _names(rows.unique("place", maintain_order=True), label_keys), parts,
-        axis=f"time{_of(meta)}", title=title, subtitle=subtitle, upright=upright,
+        axis=f"time{_of(meta)}", heading=heading, upright=upright,
         notes=[*notes, *not_shown(bars.height - shown.height, "that are shorter")],
     )  # fmt: skip
 
@@ -181,7 +179,7 @@ def _of(meta: Mapping[str, Any]) -> str:
 
 
 def stage_bars_figure(
-    study: pl.DataFrame, *, title: str, subtitle: str, per: str = "iteration"
+    study: pl.DataFrame, *, heading: Heading, per: str = "iteration"
 ) -> go.Figure:
     """Return one bar per configuration: exposed time of each stage, and idle time.
 
@@ -197,14 +195,12 @@ def stage_bars_figure(
         Optionally ``run``, the name of a run if values are not medians; or ``runs``, ``low_ns`` and
         ``high_ns``: the number of runs behind a median, and the range of their steps, drawn around
         the sum.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     per
         Unit of work that the times are per, such as ``epoch``.
     """
     runs, times = _stage_times(study)
     if not runs.height:
-        return empty_figure(title, subtitle, NO_RUNS)
+        return empty_figure(heading, NO_RUNS)
     shown = runs.head(MOST_BARS)
     time = pl.col("exposed_ns")
     sums = (
@@ -220,7 +216,7 @@ def stage_bars_figure(
     return bars_figure(
         rows_of(shown, ("network",), ("batch", "gpus", "method", "run")),
         [replace(part, name=stage_name(part.name)) for part in parts],
-        axis=f"exposed time per {per}", title=title, subtitle=subtitle, unit=(divisor, unit),
+        axis=f"exposed time per {per}", heading=heading, unit=(divisor, unit),
         ends=[
             f"{'≥ ' if row['unknown'] else ''}{row['exposed_ns'] / divisor:,.{decimals}f}"
             + (f" (n = {row['runs']:,})" if (row["runs"] or 1) > 1 else "")

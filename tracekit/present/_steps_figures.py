@@ -14,6 +14,7 @@ from tracekit.present._figures import (
     INK,
     MUTED,
     SERIES_COLOURS,
+    Heading,
     empty_figure,
     figure_text,
     fitting_ticks,
@@ -43,7 +44,7 @@ class _Run(NamedTuple):
     is_named: bool
 
 
-def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def steps_figure(steps: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return step times over the step number, and below it their cumulative distribution.
 
     The runs of one side of a comparison share a colour. At most 12 runs are drawn.
@@ -53,16 +54,14 @@ def steps_figure(steps: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure
     steps
         One row per step, in order: ``run, iteration, step_ns, is_outlier``, and ``side``: ``A`` or
         ``B`` in a comparison, else null.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if steps.is_empty():
-        return empty_figure(title, subtitle, "no steps")
+        return empty_figure(heading, "no steps")
     parts = steps.partition_by("side", "run", maintain_order=True)
     divisor, unit = step_unit(max(steps["step_ns"]))
     runs = _runs(parts[:_MOST_RUNS])
     drawn = series_figure(
-        [run.name for run in runs if run.is_named], title=title, subtitle=subtitle, height=620,
+        [run.name for run in runs if run.is_named], heading=heading, height=620,
         notes=_notes(steps, len(parts) - len(runs)), sides=(80, 32), below=56,
     )  # fmt: skip
     figure = make_subplots(rows=2, cols=1, row_heights=[0.5, 0.5], vertical_spacing=0.14)
@@ -145,7 +144,7 @@ def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:
     return [note for note, applies in notes.items() if applies]
 
 
-def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: str) -> go.Figure:
+def history_figure(points: pl.DataFrame, *, label: str, heading: Heading) -> go.Figure:
     """Return step times over the values of a run label (such as a commit), with change points.
 
     Parameters
@@ -156,11 +155,9 @@ def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: st
         before.
     label
         Name of the label that orders the runs.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if points.is_empty():
-        return empty_figure(title, subtitle, NO_RUNS)
+        return empty_figure(heading, NO_RUNS)
     divisor, unit = step_unit(max(points["step_ns"]))
     every = -(-points.height // _MOST_POINTS_NAMED)
     names = [str(value) for value in points["value"]]
@@ -168,7 +165,7 @@ def history_figure(points: pl.DataFrame, *, label: str, title: str, subtitle: st
     ticks, below = fitting_ticks(names[::every], each)
     ticks |= {"tickvals": list(range(0, points.height, every)), "range": [-0.6, len(names) - 0.4]}
     figure = series_figure(
-        [], title=title, subtitle=subtitle, height=380 + below, sides=_SIDES, below=below + 44,
+        [], heading=heading, height=380 + below, sides=_SIDES, below=below + 44,
         notes=["line: median of a level", *_pooled(points)],
     )  # fmt: skip
     scaled = points.with_columns(

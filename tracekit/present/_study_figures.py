@@ -32,6 +32,7 @@ from tracekit.present._figures import (
     INK,
     MINUS,
     SERIES_COLOURS,
+    Heading,
     colour_at,
     empty_figure,
     figure_text,
@@ -53,9 +54,7 @@ _NO_JOBS = "no job with all quantities known"
 _SHARE = "_share"
 
 
-def overhead_figure(
-    table: pl.DataFrame, *, title: str, subtitle: str, axis: str = "overhead"
-) -> go.Figure:
+def overhead_figure(table: pl.DataFrame, *, heading: Heading, axis: str = "overhead") -> go.Figure:
     """Return the overhead of a method over its baseline, by network and batch size.
 
     One panel per method, number of GPUs and kind of scaling, at most 6; one group of bars per
@@ -69,14 +68,14 @@ def overhead_figure(
         ``baseline_runs``, numbers of pooled runs, with ``low_percent`` and ``high_percent`` (their
         range), or ``from_percent`` and ``to_percent`` (95 % interval), drawn as error bars; and
         ``run`` and ``baseline_run``, the names of runs that are not pooled.
-    title, subtitle
-        Plain texts; see `figure_layout`. The subtitle names the baseline.
+    heading
+        Its subtitle names the baseline.
     axis
         Title of the axis of percentages.
     """
     known = with_ends(known_rows(table, "overhead_percent"), "percent")
     if known.is_empty():
-        return empty_figure(title, subtitle, NO_RUNS)
+        return empty_figure(heading, NO_RUNS)
     keys_of_panels: Sequence[str] = ("method", "source", "gpus", "scaling")
     by = [key for key in keys_of_panels if key in known.columns]
     alike = known.select("network", "batch", *by).is_duplicated()
@@ -96,8 +95,7 @@ def overhead_figure(
         across=1,
         each=300 if len(shown) == 1 else 200,
         below=below + 12,
-        title=title,
-        subtitle=subtitle,
+        heading=heading,
         notes=[
             *common_note(known, same),
             *bars_note(known),
@@ -176,7 +174,7 @@ def _overhead_range(known: pl.DataFrame) -> list[float]:
     return [low - room if low < 0 else 0, high + room if high > 0 else 0]
 
 
-def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def components_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return the parts of each job's step as stacked bars.
 
     Parameters
@@ -184,12 +182,10 @@ def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.F
     table
         ``job``, ``architecture`` or ``to``, and the times that `step_times` returns; at most 40
         rows are drawn, none with an unknown time.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     known = table.drop_nulls("step_ns")
     if known.is_empty():
-        return empty_figure(title, subtitle, _NO_JOBS)
+        return empty_figure(heading, _NO_JOBS)
     shown = known.head(MOST_BARS)
     where = "to" if "to" in shown.columns else "architecture"
     parts = [
@@ -198,7 +194,7 @@ def components_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.F
     ]
     return bars_figure(
         [f"{job}, {place}" for job, place in shown.select("job", where).iter_rows()], parts,
-        axis="modelled time of a step", title=title, subtitle=subtitle,
+        axis="modelled time of a step", heading=heading,
         notes=[
             *_left_out(table.height - known.height), *not_shown(known.height - shown.height, "jobs")
         ],
@@ -209,19 +205,17 @@ def _left_out(number: int) -> list[str]:
     return [f"not drawn: {number:,} with an unknown time"] if number else []
 
 
-def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def hardware_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return bars of the speedup of steps with each peak value of each hardware resource.
 
     Parameters
     ----------
     table
         ``job, resource, value, speedup``; a bar is the mean over jobs, each with the same weight.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     known = table.drop_nulls("speedup")
     if known.is_empty():
-        return empty_figure(title, subtitle, _NO_JOBS)
+        return empty_figure(heading, _NO_JOBS)
     means = known.group_by("resource", "value", maintain_order=True).agg(pl.col("speedup").mean())
     shown = means.head(MOST_BARS)
     labels = [f"{resource} {value}" for resource, value, _ in shown.iter_rows()]
@@ -231,7 +225,7 @@ def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Fig
     bar_colours = [colours[name] for name in shown["resource"]]
     figure = bars_figure(
         labels, [Part("", bar_colours, speedups, hover=labels)], axis="modelled speedup of a step",
-        title=title, subtitle=subtitle, unit=(1, ""), ends=[f"{value:.3g}" for value in speedups],
+        heading=heading, unit=(1, ""), ends=[f"{value:.3g}" for value in speedups],
         notes=[
             *([f"means over {jobs:,} jobs"] if jobs > 1 else []),
             *_left_out(table.height - known.height),
@@ -242,7 +236,7 @@ def hardware_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Fig
     return figure
 
 
-def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def distribution_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return cumulative distributions: solid over jobs, dashed over their workers.
 
     Parameters
@@ -250,17 +244,15 @@ def distribution_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go
     table
         ``measure, value, job_share, node_share``: the cumulative share of jobs, and of workers
         (nodes), with at most this value; at most 9 measures are drawn.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     measures = table["measure"].unique(maintain_order=True).to_list()
     if not measures:
-        return empty_figure(title, subtitle, _NO_JOBS)
+        return empty_figure(heading, _NO_JOBS)
     shown = measures[: len(SERIES_COLOURS)]
     are_shares = all(measure.endswith(_SHARE) for measure in shown)
     scale = 100 if are_shares else 1
     figure = series_figure(
-        [_named(measure) for measure in shown], title=title, subtitle=subtitle,
+        [_named(measure) for measure in shown], heading=heading,
         notes=[
             "solid: share of jobs; dashed: share of workers",
             *not_shown(len(measures) - len(shown), "measures"),

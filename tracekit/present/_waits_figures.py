@@ -11,6 +11,7 @@ import polars as pl
 from tracekit.present._charts import MOST_BARS, MOST_UPRIGHT, Part, bars_figure, not_shown, parts_by
 from tracekit.present._figures import (
     MINUS,
+    Heading,
     decimals_of,
     empty_figure,
     figure_layout,
@@ -51,9 +52,7 @@ _GAP = 0.2
 _WORK = {"FP": "forward", "BP": "backward", None: "work"}
 
 
-def parts_figure(
-    table: pl.DataFrame, colours: Mapping[str, str], *, title: str, subtitle: str
-) -> go.Figure:
+def parts_figure(table: pl.DataFrame, colours: Mapping[str, str], *, heading: Heading) -> go.Figure:
     """Return stacked bars of times, one per row of a table.
 
     Parameters
@@ -62,20 +61,18 @@ def parts_figure(
         One row per bar, of which at most 40 are drawn: ``name``, and a column of ns per segment.
     colours
         Colour of each segment: column -> colour.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if table.is_empty():
-        return empty_figure(title, subtitle, "nothing was measured")
+        return empty_figure(heading, "nothing was measured")
     shown = table.head(MOST_BARS)
     parts = [Part(each.name, colours[each.name], each.to_list()) for each in shown.drop("name")]
     return bars_figure(
-        shown["name"].to_list(), parts, axis="time", title=title, subtitle=subtitle,
+        shown["name"].to_list(), parts, axis="time", heading=heading,
         notes=not_shown(table.height - shown.height, "bars"),
     )  # fmt: skip
 
 
-def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def pipeline_figure(timeline: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return one step of a pipeline: when each stage works; bubbles are blank.
 
     Parameters
@@ -83,18 +80,16 @@ def pipeline_figure(timeline: pl.DataFrame, *, title: str, subtitle: str) -> go.
     timeline
         ``stage``; ``part``: ``FP``, ``BP``, or null if unknown; ``start_ns`` and ``end_ns`` since
         the start of the step. At most 20,000 intervals are drawn.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if timeline.is_empty():
-        return empty_figure(title, subtitle, "no step has work of all stages")
+        return empty_figure(heading, "no step has work of all stages")
     stages = timeline["stage"].unique().sort().to_list()
     shown = timeline.head(_MOST_PIECES)
     parts = [part for part in _WORK if part in shown["part"].unique().to_list()]
     names = [f"stage {stage}" for stage in stages]
     texts = [*(_WORK[part] for part in parts), "bubble"]
     left_out = not_shown(timeline.height - shown.height, "pieces")
-    layout = _layout(names, texts, left_out, title, subtitle)
+    layout = _layout(names, texts, left_out, heading)
     figure = go.Figure(
         layout={**layout, "barmode": "overlay", "bargap": _GAP, "legend": legend_above(layout)}
     )
@@ -135,13 +130,12 @@ def _blank(stages: int, length: float) -> go.Bar:
 
 
 def _layout(
-    names: Sequence[str], parts: Sequence[str], notes: Sequence[str], title: str, subtitle: str
+    names: Sequence[str], parts: Sequence[str], notes: Sequence[str], heading: Heading
 ) -> dict[str, object]:
     left = max(_RIGHT, text_width(names) + 28)
     lines = legend_lines(parts, _WIDTH - left - _RIGHT)
     return figure_layout(
-        title,
-        subtitle,
+        heading,
         width=_WIDTH,
         height=150 + 20 * lines + 34 * len(names),
         margin={"l": left, "r": _RIGHT, "t": 92 + 20 * lines, "b": 60},
@@ -149,7 +143,7 @@ def _layout(
     )
 
 
-def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def idle_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return a bar of idle time for each GPU, split by cause.
 
     Parameters
@@ -157,18 +151,16 @@ def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     table
         One row per GPU and cause: ``device``, ``cause``, ``idle_ns``. The 40 GPUs with the lowest
         numbers are shown.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if not table.height:
-        return empty_figure(title, subtitle, "no idle time")
+        return empty_figure(heading, "no idle time")
     devices = table["device"].unique().sort()
     shown = devices.head(MOST_BARS).to_list()
     parts = parts_by(table, "device", shown, "cause", "idle_ns", CAUSE_COLOURS)
     return bars_figure(
         [f"GPU {device}" for device in shown],
         [replace(part, name=part.name.replace("_", " ")) for part in parts],
-        axis="idle time", title=title, subtitle=subtitle,
+        axis="idle time", heading=heading,
         notes=not_shown(devices.len() - len(shown), "GPUs"),
     )  # fmt: skip
 
@@ -176,7 +168,7 @@ def idle_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
 _AS_RECORDED = {"measured": IDLE_COLOUR, "unchanged, replayed": "#BBBBBB"}
 
 
-def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def path_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return a bar for the critical path of each step, split by cause.
 
     Parameters
@@ -184,22 +176,20 @@ def path_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
     table
         One row per step and part, ordered by step: ``iteration`` (null for a run without
         iterations), ``part`` (a key of `PATH_COLOURS`), ``path_ns``. The first 60 steps are shown.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     if not table.height:
-        return empty_figure(title, subtitle, "no steps")
+        return empty_figure(heading, "no steps")
     named = table.with_columns(step=pl.col("iteration").cast(pl.String).fill_null("run"))
     steps = named["step"].unique(maintain_order=True)
     shown = steps.head(MOST_UPRIGHT).to_list()
     return bars_figure(
         shown, parts_by(named, "step", shown, "part", "path_ns", PATH_COLOURS),
-        axis="critical path", title=title, subtitle=subtitle, upright="step",
+        axis="critical path", heading=heading, upright="step",
         notes=not_shown(steps.len() - len(shown), "steps"),
     )  # fmt: skip
 
 
-def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figure:
+def whatif_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     """Return bars of the recorded step time, and of the estimated one under each what-if change.
 
     If only a range is estimated, the bar shows the upper end of the range.
@@ -209,8 +199,6 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     table
         One row per change: ``change, step_ns, low_ns, high_ns`` (null for the recorded step) and
         ``saved_share``.
-    title, subtitle
-        Plain texts; see `figure_layout`.
     """
     step = pl.coalesce("step_ns", "high_ns")
     ends = pl.coalesce("low_ns", step), pl.coalesce("high_ns", step)
@@ -220,8 +208,8 @@ def whatif_figure(table: pl.DataFrame, *, title: str, subtitle: str) -> go.Figur
     divisor, unit = unit_of(max(lengths), TIME_UNITS)
     decimals = decimals_of(max(lengths) / divisor)
     return bars_figure(
-        changes, [Part("", colours, lengths, hover=changes)], axis="step", title=title,
-        subtitle=subtitle, unit=(divisor, unit),
+        changes, [Part("", colours, lengths, hover=changes)], axis="step",
+        heading=heading, unit=(divisor, unit),
         whiskers=list(shown.select("low", "high").iter_rows()),
         ends=[
             ", ".join(filter(None, [f"{length / divisor:,.{decimals}f}", _saved(change, saved)]))

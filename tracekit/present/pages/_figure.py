@@ -47,8 +47,6 @@ def figure_block(figure: go.Figure, key: str, *, with_head: bool = True) -> Mark
 
     Parameters
     ----------
-    figure
-        The figure.
     key
         Id of the figure in the page.
     with_head
