@@ -130,8 +130,6 @@ class WithinWindows:
     ----------
     ranges
         The other writer.
-    windows
-        The windows.
     """
 
     def __init__(self, ranges: Ranges, windows: Windows) -> None:

@@ -108,8 +108,6 @@ def find_places(
 
     Parameters
     ----------
-    ops
-        The ops.
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
@@ -372,8 +370,6 @@ def find_handing(
 
     Parameters
     ----------
-    ops
-        The ops.
     launches
         Function: number of a chunk of ops -> columns of the calls that launched these ops.
     teams
@@ -454,8 +450,6 @@ def find_relayed(
 
     Parameters
     ----------
-    ops
-        The ops.
     launches
         Function: number of a chunk of ops -> ``thread`` and ``start`` of their launching calls.
     threads

@@ -134,8 +134,6 @@ def note_idle(ops: OpRows, idle: Idle) -> None:
 
     Parameters
     ----------
-    ops
-        The ops.
     idle
         State by device; updated. The first op of each device does not count.
     """

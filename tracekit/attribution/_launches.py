@@ -368,8 +368,6 @@ class Captured:
     ----------
     nodes
         The canonical table ``graph_nodes``.
-    calls
-        The calls.
     """
 
     def __init__(self, nodes: pl.DataFrame, calls: Stream) -> None:

@@ -34,8 +34,6 @@ def count_kinds(ops: NamedOps, names: int, kinds: int, counts: Array, example: A
 
     Parameters
     ----------
-    ops
-        The ops.
     names, kinds
         Number of name codes (one more for no name) and of kinds.
     counts
@@ -143,8 +141,6 @@ def describe(ops: CaseRows, known: KindPlaces, keys: CaseKeys) -> int:
 
     Parameters
     ----------
-    ops
-        The ops.
     known
         Kind for each pair of kernel name and recorded kind.
     keys

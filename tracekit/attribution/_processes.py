@@ -255,14 +255,10 @@ def judge_all(
 
     Parameters
     ----------
-    ops
-        The ops.
     launches
         Function of a chunk of ops, or of rows of it, that returns the context of their launches.
     known
         Ranges, threads and kernel counts of processes.
-    rules
-        The rules.
     workspace
         Memory budget and folder for ops.
     has_unlaunched

@@ -97,8 +97,6 @@ def find_structures(
 
     Parameters
     ----------
-    ops
-        The ops.
     launches
         Function of a chunk's number that returns ``thread`` and ``start`` of its ops' launches.
     processes

@@ -163,8 +163,6 @@ def within(
 
     Parameters
     ----------
-    trace
-        The run.
     between
         Start and end, such as ``12.3s:12.9s`` or two numbers of ns, counted from the start of the
         recording as in the run's tables; None for no limit in time.

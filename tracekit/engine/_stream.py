@@ -210,8 +210,6 @@ def hand_out(trace: Trace, receivers: Receivers, *, skip: int) -> pl.DataFrame:
 
     Parameters
     ----------
-    trace
-        The run.
     receivers
         The aggregators.
     skip
@@ -267,8 +265,6 @@ def sum_up(
 
     Parameters
     ----------
-    trace
-        The run.
     begin
         Factory of the aggregators for a part.
     skip, per_iteration, cutter

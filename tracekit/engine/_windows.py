@@ -286,8 +286,6 @@ def chosen_windows(
 
     Parameters
     ----------
-    trace
-        The run.
     skip
         Number of iterations to leave out at the beginning of each process. If above 0, the windows
         begin with the first iteration that is kept and end with the last one.

@@ -32,8 +32,6 @@ def export(
 
     Parameters
     ----------
-    trace
-        The run.
     path
         File to write; gzipped if its name ends in ``.gz``.
     to

@@ -36,8 +36,6 @@ def tracks_of(
 
     Parameters
     ----------
-    trace
-        The run.
     spans
         Intervals to export: ``process, device, start, end`` (ns).
     steps

@@ -45,8 +45,6 @@ def perform(plan: Plan, *, anew: bool = False, wait: str = "work") -> list[Path]
 
     Parameters
     ----------
-    plan
-        The plan.
     anew
         Whether to delete the files of an unfinished earlier attempt.
     wait
@@ -155,8 +153,6 @@ def run(
 
     Parameters
     ----------
-    command
-        The command.
     environment
         Variables to add: name -> value.
     program

@@ -157,8 +157,6 @@ class Study:
 
         Parameters
         ----------
-        configuration
-            The configuration.
         gpus
             Number of GPUs in the machine.
         cpu

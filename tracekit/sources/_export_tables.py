@@ -23,8 +23,6 @@ class Strings:
 
     Parameters
     ----------
-    file
-        The file.
     table, number, text
         Name of the table of texts, of its column of ids, and of its column of texts.
     none

@@ -91,8 +91,6 @@ def packed(column: pl.Series, least_gain: int = 0) -> Packed | None:
 
     Parameters
     ----------
-    column
-        The column.
     least_gain
         Factor by which the packed column has to be smaller.
 

@@ -100,8 +100,6 @@ def collective_calls(
 
     Parameters
     ----------
-    trace
-        The run.
     log
         An NCCL log of the same run.
     sizes

@@ -78,8 +78,6 @@ def collectives(
 
     Parameters
     ----------
-    trace
-        The run.
     log, sizes
         As for `collective_calls`.
     by

@@ -83,8 +83,6 @@ def history(recordings: pl.DataFrame, *, label: str, metric: Metric = "mean") ->
     recordings
         One row per recording: ``value`` (of the label, text), ``run`` (name), ``created`` (time)
         and ``step_ns`` (null if no step is known).
-    label
-        The label.
     metric
         Statistic in ``step_ns``: the mean or the median of the recording's steps.
 

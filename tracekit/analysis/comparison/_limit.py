@@ -75,8 +75,6 @@ def check_limit(
 
     Parameters
     ----------
-    comparison
-        The comparison.
     percent
         The limit, in percent of A's step.
     metric

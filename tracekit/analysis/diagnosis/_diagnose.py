@@ -164,8 +164,6 @@ def diagnose(
 
     Parameters
     ----------
-    trace
-        The run.
     top
         Largest number of findings to list; None lists all.
     rules

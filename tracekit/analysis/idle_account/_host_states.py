@@ -210,8 +210,6 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
 
     Parameters
     ----------
-    trace
-        The run.
     gaps
         ``pair`` (of threads, see `pairs_of`), ``process, start, end`` (ns).
     asleep
@@ -309,8 +307,6 @@ def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: s
 
     Parameters
     ----------
-    trace
-        The run.
     pieces
         ``pair, start, end`` (ns) and any other columns.
     pairs
@@ -343,8 +339,6 @@ def sampled(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
 
     Parameters
     ----------
-    trace
-        The run.
     pieces
         ``gap, pair, start, end, cause`` (times in ns).
     pairs

@@ -134,8 +134,6 @@ def gaps_of(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
     Parameters
     ----------
-    trace
-        The run.
     windows
         ``process, device, start, end`` (ns). If ``process`` is null, a gap is time in which no
         process uses the device; else each process on a device has gaps of its own. If a window ends
@@ -168,8 +166,6 @@ def near(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Trace:
 
     Parameters
     ----------
-    trace
-        The run.
     windows
         As for `gaps_of`.
     ending

@@ -202,8 +202,6 @@ def idle_pieces(trace: Trace, windows: pl.DataFrame) -> OwnPieces:
 
     Parameters
     ----------
-    trace
-        The run.
     windows
         As for `gaps_of`; pieces are not cut at the ends of windows, and not all beyond are there.
 

@@ -56,8 +56,6 @@ def idle_sums(
 
     Parameters
     ----------
-    trace
-        The run.
     windows
         ``process, device, iteration, start, end`` (ns).
     keys

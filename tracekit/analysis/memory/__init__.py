@@ -47,8 +47,6 @@ def memory_use(trace: Trace, samples: pl.DataFrame | None = None) -> Answer:
 
     Parameters
     ----------
-    trace
-        The run.
     samples
         Samples of nvidia-smi: ``time`` (Unix ns), ``gpu`` (its index), ``uuid`` (may be null) and
         ``memory_used`` (bytes). Samples outside of the recording are ignored, unless all samples of

@@ -111,8 +111,6 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
 
     Parameters
     ----------
-    trace
-        The run.
     spans
         ``process, device, start, end``; no two of one GPU and process overlap.
     reaching
@@ -145,8 +143,6 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 
     Parameters
     ----------
-    trace
-        The run.
     ops
         The ops to describe, with the columns of the table ``ops``.
 

@@ -101,8 +101,6 @@ def per_iteration(
 
     Parameters
     ----------
-    trace
-        The run.
     by
         Keys from `parse_compare_keys`, except ``memory``.
     skip

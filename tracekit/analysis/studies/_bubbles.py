@@ -99,8 +99,6 @@ def pipeline_bubbles(
 
     Parameters
     ----------
-    trace
-        The run.
     skip
         Number of iterations to leave out at the beginning.
     micro_batches

@@ -206,8 +206,6 @@ def job_features(
 
     Parameters
     ----------
-    trace
-        The run.
     labels
         Labels of the run, label -> value; ``batch`` and ``gpus`` are used.
     name

@@ -119,8 +119,6 @@ def study_row(
 
     Parameters
     ----------
-    trace
-        The run.
     labels
         Labels of the run, label -> value. Used are ``network``, ``batch``, ``gpus``, ``method``,
         ``parameters`` (such as ``60M``), and ``scaling`` (``strong`` or ``weak`` for a run that

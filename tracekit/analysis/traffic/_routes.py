@@ -34,8 +34,6 @@ class Routes:
 
     Parameters
     ----------
-    machine
-        The machine.
     place
         Device of the run -> GPU of the machine.
     """

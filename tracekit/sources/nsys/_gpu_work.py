@@ -282,8 +282,6 @@ class Syncs:
 
     Parameters
     ----------
-    export
-        The export.
     workspace
         Folder and memory budget for rows until they are sorted.
     """

@@ -74,13 +74,7 @@ class CudaCalls:
 
 
 class Nvtx:
-    """Rows of the table NVTX_EVENTS: ranges, marks, and names of threads, domains and categories.
-
-    Parameters
-    ----------
-    export
-        The export.
-    """
+    """Rows of the table NVTX_EVENTS: ranges, marks, names of threads, domains and categories."""
 
     def __init__(self, export: Export) -> None:
         self._file = export.file

@@ -40,8 +40,6 @@ class GpuMemory:
 
     Parameters
     ----------
-    export
-        The export.
     workspace
         Folder and memory budget for events until they are sorted.
     """

@@ -180,8 +180,6 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
 
     Parameters
     ----------
-    frame
-        The frame.
     path
         Path of the file.
     coded
