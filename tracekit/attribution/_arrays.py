@@ -52,31 +52,24 @@ class OpenStages(NamedTuple):
 class OpenAround(NamedTuple):
     """Stack of open ranges per thread, with what ranges nested in them inherit: flags, stage, pass.
 
-    Parameters
-    ----------
-    stack
-        The stack of each thread.
-    number, level, flags
-        Per slot of the stack: the range's number, its nesting depth (0: outermost), and its flags
-        (see `EVALUATES`). Only here, `COVERED` means: the range that `stage` comes from is set
-        apart from training (`APART`).
-    stage
-        Per slot: the stage of the range, or of the nearest range around it that has one; -1 for
-        none.
-    of_pass
-        Per slot: the number of the nearest range of a forward, backward or update pass, which is
-        this range or one around it; -1 for none.
-    passes
-        Per slot: number of ranges of passes open on the thread, up to and including this one.
+    All but `stack` have a value per slot of the stack.
     """
 
     stack: Stack
+    """The stack of each thread."""
     number: Array
     level: Array
+    """The range's number, and its nesting depth (0: outermost)."""
     stage: Array
+    """The stage of the range, or of the nearest range around it that has one; -1 for none."""
     flags: Array
+    """The range's flags (see `EVALUATES`). Only here, `COVERED` means: the range that `stage` comes
+    from is set apart from training (`APART`)."""
     of_pass: Array
+    """The number of the nearest range of a forward, backward or update pass, which is this range or
+    one around it; -1 for none."""
     passes: Array
+    """Number of ranges of passes open on the thread, up to and including this one."""
 
 
 class NestedRows(NamedTuple):
@@ -213,29 +206,23 @@ class Context(NamedTuple):
 
 
 class RangeRows(NamedTuple):
-    """Ranges ordered by start, one row each.
-
-    Parameters
-    ----------
-    first
-        Number of the first row's range.
-    thread, process, start, end, team
-        Numbers of its thread, process and team (training thread with helpers); start and end, ns.
-    pushes
-        Whether it is a push/pop range.
-    name, flags
-        Id of its name, and its flags as set by `nest`.
-    """
+    """Ranges ordered by start, one row each."""
 
     first: int
+    """Number of the first row's range."""
     thread: Array
     process: Array
+    """Numbers of its thread and process."""
     start: Array
     end: Array
+    """Its start and end, ns."""
     pushes: Array
+    """Whether it is a push/pop range."""
     name: Array
     flags: Array
+    """Id of its name, and its flags as set by `nest`."""
     team: Array
+    """Number of its team (training thread with helpers)."""
 
 
 class CallRows(NamedTuple):

@@ -54,25 +54,16 @@ _WORTH_A_PROCESS = 16 << 20
 
 @dataclass(frozen=True)
 class Request:
-    """Files to ingest, with options.
-
-    Parameters
-    ----------
-    files
-        Files of the run, in the given order.
-    is_many
-        Whether the files were given as a sequence, even if it has one file only.
-    rules
-        Rules that derive stages and iterations from names, such as those of ranges.
-
-    All other parameters are those of `tracekit.ingest`.
-    """
+    """Files to ingest, with options; those that are not described are as in `tracekit.ingest`."""
 
     files: Sequence[Path]
+    """Files of the run, in the given order."""
     is_many: bool
+    """Whether the files were given as a sequence, even if it has one file only."""
     name: str | None
     labels: Mapping[str, str]
     rules: Rules
+    """Rules that derive stages and iterations from names, such as those of ranges."""
     memory: int
     nsys: str | None
     captures: Sequence[Path]
