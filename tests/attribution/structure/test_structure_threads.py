@@ -11,7 +11,7 @@ from tracekit.attribution.structure._find import _without_call
 from tracekit.attribution.structure._gaps import _same_pass
 from tracekit.attribution.structure._kernel_hints import look_at
 from tracekit.attribution.structure._pair import _votes, find_pair, take_turns
-from tracekit.attribution.structure._work import NOTHING
+from tracekit.attribution.structure._work import ME, NOTHING
 
 FORWARD = "m:h2d/I m:gemm/F m:relu/F m:softmax/F "
 BACKWARD = "b:softmax_backward/B b:relu_backward/B b:gemm_backward/B "
@@ -315,6 +315,21 @@ class TestGaps:
         program = Program(length=length).run(full + drained + UPDATE, 5)
         check(found(program), program)
         assert found(program).steps.height == 5
+
+    @pytest.mark.parametrize("tests", [1, 2, 5])
+    def test_a_pipeline_evaluates_by_passes_that_its_steps_do_not_need(self, tests: int) -> None:
+        """As many forward passes as backward passes are of the next step; those before are not."""
+        forward = "m:send_recv@9/F m:gemm/F m:relu/F m:softmax/F "
+        evaluation = forward.replace("/F", "/M")
+        back = "m:zero/F " * 3 + BACKWARD
+        step = forward * 3 + back + (forward + back) * 2 + back * 2 + UPDATE
+        more = forward * 4 + back + (forward + back) * 2 + back * 3 + UPDATE
+        program = Program().run((step * 3 + evaluation * tests) * 2 + step + more + step * 3)
+        structure = found(program)
+        tested = program.stages == ME
+        assert ((structure.stage == ME) == tested).all()
+        assert (structure.step[tested] == NOTHING).all()
+        assert structure.steps.height == 11
 
     @pytest.mark.parametrize(("length", "early"), [(7, "M"), (30, "I")])
     def test_evaluation_waits_for_the_input_that_a_loader_brings(

@@ -120,8 +120,8 @@ class _Stages:
 def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _Stages:
     """Return stage and step of each op that the forward and the backward threads launch.
 
-    `bursts` has the step of each backward pass. In a `pipeline`, forward passes without a backward
-    pass are no evaluation.
+    `bursts` has the step of each backward pass. In a `pipeline`, forward passes before those of the
+    next backward pass are of later ones, unless the step has enough without them.
     """
     lane, first, last = turns.lane, turns.first, turns.first.size - 1
     stage, step = np.full((2, len(lane)), NOTHING)
@@ -151,15 +151,30 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     _lead(lane, stage, heads[-1:], heads[-1:] + partial)
     heads[last] += partial
     if pipeline:
-        put(heads[1:-1], fronts[1:-1], FP, after[1:-1])
-    else:
-        _evaluate(turns, parts, stage, heads, fronts)
+        fills = ~_complete(turns, parts, bursts)
+        put(heads[1:-1][fills], fronts[1:-1][fills], FP, after[1:-1][fills])
+        heads[1:-1][fills] = fronts[1:-1][fills]
+        heads[[0, last]] = fronts[[0, last]]
+    _evaluate(turns, parts, stage, heads, fronts)
     usual_front = int(fronts[parts.template])
     stage[alone] = stage[usual_front - (alone.stop - alone.start) : usual_front]
     stage[turns.stop[last] - fed : turns.stop[last]] = IO
     copied = lane.batch & (lane.work.kind == H2D)
     stage[(stage == FP) & (copied | _prepares(lane, copied, stage))] = IO
     return _Stages(stage, step, fronts[0] < alone.start, bool(partial))
+
+
+def _complete(turns: Turns, parts: Parts, bursts: Array) -> Array:
+    """Mask gaps of a pipeline, without the first and last, whose steps have all forward passes.
+
+    Per backward pass, what they launch right before backward passes has no fewer layers than in the
+    usual step. `bursts` has the step of each backward pass. Gaps of the usual kind are not masked.
+    """
+    layers = total_in(turns.lane.layer, turns.first + parts.front, turns.stop)[:-1]
+    passes, forward = np.bincount(bursts), np.bincount(bursts, layers)
+    usual = bursts[parts.template]
+    complete = (forward * passes[usual] >= forward[usual] * passes)[bursts]
+    return np.asarray((complete & (turns.kinds[:-1] != turns.kinds[parts.template]))[1:])
 
 
 def _prepares(lane: Lane, copied: Array, stage: Array) -> Array:
