@@ -9,7 +9,6 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown, confusion, verdict_evidence, verdict_meta
-from tracekit.analysis.comparison._prepared import _verdict_notes
 from tracekit.analysis.facts import unknown_passes
 from tracekit.model import TABLES, Trace
 from tracekit.present import notes
@@ -84,7 +83,6 @@ class TestMeta:
     def test_notes_do_not_take_for_certain_that_a_recording_is_cut(self) -> None:
         meta = {"verdict": {"training": 1}, "cut": "end"}
         assert notes(meta)[-1] == "the recording of GPU work may lack its end"
-        assert _verdict_notes([meta], ["a"]) == ["verdict: a: training, may be cut (end)"]
 
     def test_an_attributed_trace_without_work(self, builder: TraceBuilder) -> None:
         builder.range(0, 9, "something")

@@ -11,7 +11,7 @@ import polars as pl
 
 from tracekit.analysis.calls import communicators, process_ranks
 from tracekit.analysis.comparison._headline import Metric, check_metric, judged
-from tracekit.analysis.facts import HOST, how_to_record, summarise, verdict_meta
+from tracekit.analysis.facts import HOST, how_to_record, summarise, verdict_meta, verdicts_note
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import (
     PARTS,
@@ -207,7 +207,7 @@ def prepare(runs: Sequence[Recorded], options: Asked) -> Prepared:
     measured, matched = with_hosts_matched(measured)
     notes = [
         *options.notes,
-        *_verdict_notes(verdicts, names),
+        *verdicts_note(dict(zip(names, verdicts, strict=True))),
         *_left_out(names, measured),
         *([] if parts == PARTS else [_ONE_ACCOUNT]),
         *matched,
@@ -346,18 +346,6 @@ def _times_per(keys: tuple[str, ...], found: Prepared) -> str | None:
     if keys in (("link",), ("memory",)):
         return of if keys == ("link",) else None
     return f"{of}/process" if found.basis or keys == ("api",) else f"{of}/GPU"
-
-
-def _verdict_notes(verdicts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return a note on each run's activity if any run does not only train, or is cut off."""
-    if all(set(each.get("verdict", ())) <= {"training"} and "cut" not in each for each in verdicts):
-        return []
-    worded = [
-        f"{name}: {', '.join(each.get('verdict', ())) or 'unknown'}"
-        + (f", may be cut ({each['cut']})" if "cut" in each else "")
-        for name, each in zip(names, verdicts, strict=True)
-    ]
-    return [f"verdict: {'; '.join(worded)}"]
 
 
 def _left_out(names: Sequence[str], measured: Sequence[Measured]) -> list[str]:
