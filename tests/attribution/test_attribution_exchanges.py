@@ -160,6 +160,14 @@ def test_gradients_on_the_stream_of_tensor_parallelism(gradients: str) -> None:
     }  # fmt: skip
 
 
+def test_a_loss_that_is_split_over_gpus() -> None:
+    """Only forward passes sum its parts, as numbers of another type."""
+    trace = Program().step(f"{TP_FORWARD} AR32 AR32 softmax", TP_BACKWARD, "adam", 5).trace()
+    assert told(trace) == {
+        "AR": {("FP", PASS): 10, ("BP", PASS): 10}, "AR32": {("FP", PASS): 10},
+    }  # fmt: skip
+
+
 def test_sequence_parallelism() -> None:
     forward = "norm AG@9! gemm gemm RS@9! norm AG@9! gemm gemm RS@9! norm gemm"
     backward = "gemm AG@9! gemm gemm RS@9! norm AG@9! gemm gemm RS@9! norm gemm"
@@ -483,6 +491,15 @@ def test_copies_between_gpus_that_may_carry_activations_are_told(program: str) -
     assert not said or "in 10 of 10 steps a GPU begins its passes only after one from" in said[0]
 
 
+def _doubts(builder: TraceBuilder, source: str) -> list[str]:
+    """Return the warnings of doubt of 960 ns of ops, whose stages have one source."""
+    for op in builder.rows["ops"]:
+        op["stage_source"] = source
+    doubtful, opinions = Doubtful(), {"stage_source": "x", "other_source": "x", "total_ns": 960}
+    doubtful.add(builder.trace().read("ops"))
+    return list(doubtful.warnings(pl.DataFrame([opinions])))
+
+
 @pytest.mark.parametrize(
     ("source", "size", "told"),
     [("structure", 1 << 23, True), ("nvtx", 1 << 23, False), ("structure", 4, False)],
@@ -494,13 +511,24 @@ def test_copies_to_the_host_that_update_by_their_place_are_told(
     builder = TraceBuilder()
     builder.op("copy", 10, start=20, end=220, kind="d2h", bytes=size, stage="WU")
     builder.op("gemm", 230, start=240, end=1_000, stage="BP")
-    for op in builder.rows["ops"]:
-        op["stage_source"] = source
-    doubtful, opinions = Doubtful(), {"stage_source": "x", "other_source": "x", "total_ns": 960}
-    doubtful.add(builder.trace().read("ops"))
-    said = list(doubtful.warnings(pl.DataFrame([opinions])))
+    said = _doubts(builder, source)
     assert bool(said) is told
     assert not told or said[0].startswith("copies to the host, 21 % of GPU time, count as weight")
+
+
+@pytest.mark.parametrize(
+    ("source", "back", "told"),
+    [("structure", 9, True), ("nvtx", 9, False), ("structure", 99, False)],
+)
+def test_messages_that_may_carry_gradients_are_told(source: str, back: int, *, told: bool) -> None:
+    """What a pipeline's first stage waits for counted as forward pass, 21 % of its time."""
+    builder = TraceBuilder()
+    for stage, begin, takes in (("FP", 20, 200), ("BP", 300, back)):
+        builder.op("ncclDevKernel_SendRecv", begin - 9, start=begin, end=begin + takes,
+                   kind="collective", collective="send_recv", stage=stage)  # fmt: skip
+    said = _doubts(builder, source)
+    assert bool(said) is told
+    assert not told or said[0].startswith("messages to other processes, 21 % of GPU time, count as")
 
 
 @pytest.mark.parametrize(("hook", "named"), [("power", False), ("power", True), (None, False)])

@@ -297,12 +297,9 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     reduces, gathers = pl.col("role").is_in([REDUCES, SCATTERS]), pl.col("role") == GATHERS
     computes, beside = pl.col("computes") == 1, pl.col("beside") == 1
     stream, alike = ["line", "on"], ["line", "on", "symbol"]
-
-    def usual(which: pl.Expr) -> pl.Expr:
-        return (which.sum() * pl.col("ns").filter(which).median().fill_null(0)).over(alike)
-
+    usual = {n: pl.sum(n) * pl.col("ns").filter(n).median().fill_null(0) for n in passes}
     # Both passes hold what belongs to them; else a pass may be called what it is not.
-    most, least = (each("forwards", "backwards") for each in (pl.max_horizontal, pl.min_horizontal))
+    most, least = (each("^usual .*$") for each in (pl.max_horizontal, pl.min_horizontal))
     often = (least > 0) & (least >= both_passes * most)
     # Forward computes nothing beside what its next layer needs; backward may, weights' gradients.
     waited = computes | (
@@ -342,7 +339,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     edges = pl.any_horizontal(ends, told_first, told_last).fill_null(value=False)
     is_of_pass = (
         (between | (edges & pl.col("reduced_forward"))) & waited
-        & ((reduces & often) | (gathers & pl.col("reduced_forward"))
+        & ((reduces & often) | ((gathers | (pl.col("own") == "FP")) & pl.col("reduced_forward"))
            | (gathers & computes & ~shards) | answered)
     ) | features  # fmt: skip
     moves = (
@@ -351,7 +348,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
     return [
         {"between": is_between},
         {stage: between & (pl.col("own") == stage) for stage in passes},
-        {"forwards": usual(forward), "backwards": usual(backward)},
+        {f"usual {each}": usual[each].over(alike) for each in passes},
         {"reduced_forward": (forward & reduces & often).any().over(stream)},
         {"place": pl.when(is_of_pass).then("own").when(moves).then(pl.lit("WU"))},
     ]
@@ -513,9 +510,9 @@ class Doubtful:
     Collectives whose kernel names lack the operation (as with RCCL) may exchange gradients. Large
     copies to the GPU that count as input or evaluation may bring back data that was moved to the
     host before. Copies to the host that count as weight update, only because of their place in the
-    order of launches, may fetch results. A call that returns after the kernel that it launched has
-    ended made the host wait; if such kernels take most of the kernel time, all launches may be
-    blocking.
+    order of launches, may fetch results. Messages that all count as forward pass, by that order,
+    may carry gradients. A call that returns after the kernel that it launched has ended made the
+    host wait; if such kernels take most of the kernel time, all launches may be blocking.
     """
 
     def __init__(self) -> None:
@@ -531,12 +528,15 @@ class Doubtful:
         brings &= stage.is_in(["IO", "ME"])
         # While a large graph is launched, its first kernels may end.
         computes = (kind == "compute") & pl.col("graph_node").is_null()
+        message = (pl.col("collective") == "send_recv") & (source == "structure")
         sums = ops.select(
             unnamed=ns.filter(unnamed).sum(),
             input=ns.filter(brings).sum(),
             brought=pl.col("bytes").filter(brings).sum(),
             fetched=pl.col("bytes").filter(fetches).sum(),
             update=ns.filter(fetches & (stage == "WU") & (source == "structure")).sum(),
+            forth=ns.filter(message & (stage == "FP")).sum(),
+            back=ns.filter(message & (stage == "BP")).sum(),
             kernels=ns.filter(computes).sum(),
             awaited=ns.filter(computes & (pl.col("launch_end") >= pl.col("end"))).sum(),
         )
@@ -565,6 +565,11 @@ class Doubtful:
             yield (
                 f"copies to the host, {share['update']}, count as weight update for their place "
                 "after a backward pass: they may be results"
+            )
+        if sums["forth"] > max(_MUCH * total, 10 * sums["back"]):
+            yield (
+                f"messages to other processes, {share['forth']}, count as forward pass for their "
+                "place between two backward passes: in a pipeline they may carry gradients"
             )
         if 2 * sums["awaited"] > sums["kernels"]:
             yield (
