@@ -393,13 +393,12 @@ def test_a_found_op_is_scrolled_to_below_the_axis(
     assert first < second
     axis = page.eval_on_selector(
         "canvas",
-        """(canvas, top) => {
-            const { data } = canvas.getContext('2d').getImageData(200, top, 600, 12);
+        """(canvas) => {
+            const { data } = canvas.getContext('2d').getImageData(200, 0, 600, 12);
             return data.some((value, i) => i % 4 === 0 && value < 200);
         }""",
-        above,
     )
-    assert axis or not above
+    assert axis
     assert heard == []
 
 
@@ -421,15 +420,12 @@ def test_lanes_out_of_sight_are_drawn_once_one_scrolls_or_prints(
     page.evaluate("document.querySelector('.lanes').style.maxHeight = 'none'")
     whole = page.evaluate(rows)
     page.evaluate("document.querySelector('.lanes').style.maxHeight = '90px'")
-    top = page.evaluate(rows)
-    assert top[:3] == whole[:3]
     assert any(whole[5:])
-    assert not any(top[5:])
-    page.evaluate("document.querySelector('.lanes').scrollTop = 10_000")
-    scrolled = page.evaluate(rows)
-    assert scrolled[-3:] == whole[-3:]
-    assert any(scrolled[5:])
-    page.evaluate("document.querySelector('.lanes').scrollTop = 0")
+    for first in (0, len(whole) - 4, 5):
+        page.evaluate(f"document.querySelector('.lanes').scrollTop = {17 * first}")
+        top = page.evaluate(rows)
+        assert len(top) == 3
+        assert top == whole[first : first + 3]
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate(rows) == whole
     page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -4,19 +4,29 @@
 globalThis.tracekitChart = (() => {
 "use strict";
 const UNITS = [[1e9, "s", 9], [1e6, "ms", 6], [1e3, "us", 3], [1, "ns", 0]];
+const formats = new Map();
+
+// A number in English; a formatter takes longer to make than thousands of numbers.
+function numberText(value, most = 6, least = 0) {
+  const key = 100 * most + least;
+  if (!formats.has(key)) formats.set(key, new Intl.NumberFormat("en", { minimumFractionDigits: least, maximumFractionDigits: most }));
+  return formats.get(key).format(value);
+}
+
+const size = (count) => numberText(count, 0);
 const unitOf = (ns) => UNITS.find(([size]) => Math.abs(ns) >= size) ?? UNITS.at(-1);
 
 // Exact: no digit of a nanosecond is lost.
 function timeText(ns) {
-  const [size, name, digits] = unitOf(ns);
-  return `${(ns / size).toLocaleString("en", { maximumFractionDigits: digits })} ${name}`;
+  const [unit, name, digits] = unitOf(ns);
+  return `${numberText(ns / unit, digits)} ${name}`;
 }
 
 // With as many digits as tell a mark of an axis from its neighbours.
 function tickText(ns, step, last) {
-  const [size, name] = unitOf(last);
-  const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
-  return `${(ns / size).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${name}`;
+  const [unit, name] = unitOf(last);
+  const digits = Math.max(0, Math.ceil(Math.log10(unit / step) - 1e-9));
+  return `${numberText(ns / unit, digits, digits)} ${name}`;
 }
 
 function timeOf(text) {
@@ -43,40 +53,16 @@ async function unpacked(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// A lane's ops, and coarser and coarser levels in which neighbours that are too short and too near
-// to be told apart are one: a picture never takes more marks than there are pixels.
+// A lane's ops, and the length of the longest.
 function laneOf(data, shift = 0) {
-  const count = data.start.length;
-  const ops = { start: new Float64Array(count), end: new Float64Array(count), stage: data.stage };
+  const count = data.start.length, start = new Float64Array(count), end = new Float64Array(count);
   let at = shift;
   for (let i = 0; i < count; i += 1) {
     at += data.start[i];
-    ops.start[i] = at;
-    ops.end[i] = at + data.length[i];
+    start[i] = at;
+    end[i] = at + data.length[i];
   }
-  const levels = [{ grain: 0, ...ops }];
-  for (let grain = 256; count > 400 && levels.at(-1).start.length > 200; grain *= 4) {
-    levels.push(coarser(levels.at(-1), grain));
-  }
-  let longest = 0;
-  for (const level of levels) level.start.forEach((begin, i) => { longest = Math.max(longest, level.end[i] - begin); });
-  return { ...data, ...ops, levels, count, longest };
-}
-
-function coarser(level, grain) {
-  const start = [], end = [], stage = [], weight = [];
-  for (let i = 0; i < level.start.length; i += 1) {
-    const last = start.length - 1;
-    const length = level.end[i] - level.start[i];
-    const joins = last >= 0 && level.start[i] - end[last] < grain && level.end[i] - start[last] < 4 * grain;
-    if (joins) {
-      end[last] = Math.max(end[last], level.end[i]);
-      if (length > weight[last]) { weight[last] = length; stage[last] = level.stage[i]; }
-    } else {
-      start.push(level.start[i]); end.push(level.end[i]); stage.push(level.stage[i]); weight.push(length);
-    }
-  }
-  return { grain, start: Float64Array.from(start), end: Float64Array.from(end), stage };
+  return { ...data, start, end, count, longest: data.length.reduce((most, each) => Math.max(most, each), 0) };
 }
 
 // The first whose start is not before a time.
@@ -214,35 +200,36 @@ class Chart {
     const ROW = 17, TOP = 22;
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const width = this.canvas.parentElement.clientWidth;
-    this.width = width;
-    const height = TOP + this.view.lanes.length * ROW + 4;
+    const box = this.canvas.parentElement, height = TOP + this.view.lanes.length * ROW + 4;
+    box.style.setProperty("--high", `${height}px`);
+    const width = box.clientWidth, [scrollTop, inSight] = this.isPrinted ? [0, height] : [box.scrollTop, Math.min(height, box.clientHeight)];
+    Object.assign(this, { width, height });
     const ratio = window.devicePixelRatio || 1;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(inSight * ratio)) {
       this.canvas.width = Math.round(width * ratio);
-      this.canvas.height = Math.round(height * ratio);
-      this.canvas.style.height = `${height}px`;
+      this.canvas.height = Math.round(inSight * ratio);
+      this.canvas.style.height = `${inSight}px`;
     }
     const c = this.context;
-    c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.setTransform(ratio, 0, 0, ratio, 0, -scrollTop * ratio);
     c.fillStyle = colour("paper");
     c.fillRect(0, 0, width, height);
-    this.marks = 0;
     this.axis(c, colour, height);
-    const look = { paper: colour("paper"), ink: colour("ink"), muted: colour("muted"), raised: colour("raised"), hatch: colour("hatch") };
+    const look = { paper: colour("paper"), ink: colour("ink"), muted: colour("muted"), hatch: hatching(c, colour("hatch"), ratio) };
     look.stages = this.data.stages.map((name) => colour((this.data.colours?.[name] ?? name).replace(" ", "-")));
     look.texts = look.stages.map(inkOn);
-    this.view.lanes.forEach((lane, number) => this.row(c, lane, TOP + number * ROW, ROW, look, number));
+    this.view.lanes.forEach((lane, number) => {
+      const top = TOP + number * ROW;
+      if (top + ROW > scrollTop && top < scrollTop + inSight) this.row(c, lane, top, ROW, look, number);
+    });
     this.band(c, look, height);
     this.marksOf(c, look, TOP, ROW);
-    const { scrollTop } = this.canvas.parentElement;
     if (scrollTop) { // the axis stays in sight
       c.translate(0, scrollTop);
       c.fillStyle = look.paper;
       c.fillRect(0, 0, width, TOP);
       this.axis(c, colour, TOP);
     }
-    this.canvas.dataset.marks = this.marks;
     this.canvas.dataset.ms = (performance.now() - started).toFixed(1);
   }
 
@@ -308,7 +295,7 @@ class Chart {
     c.fillStyle = number === this.lane && document.activeElement === this.canvas ? look.ink : look.muted;
     c.textAlign = "left";
     c.font = `${lane.is_first ? "600 " : ""}11px system-ui, sans-serif`;
-    c.fillText(cut(c, edge < 100 ? lane.brief : lane.label, edge - 8), 4, top + high / 2);
+    c.fillText(cut(c, edge < 100 ? lane.brief : lane.label, edge - 8, lane.is_first ? "bold" : "normal"), 4, top + high / 2);
     if (lane.is_first) {
       c.strokeStyle = look.muted;
       c.globalAlpha = 0.5;
@@ -318,26 +305,24 @@ class Chart {
   }
 
   spans(c, lane, top, high, look) {
-    const perPixel = (this.to - this.from) / this.plot;
-    const level = lane.levels.findLast((each) => each.grain <= perPixel) ?? lane.levels[0];
-    let i = Math.max(firstFrom(level.start, this.from - lane.longest) , 0);
-    let right = -1;
-    for (; i < level.start.length && level.start[i] < this.to; i += 1) {
-      if (level.end[i] < this.from) continue;
-      const x = this.x(level.start[i]);
-      const end = this.x(level.end[i]);
-      if (end < right && end - x < 1) continue;
-      const wide = Math.max(end - x, 0.7);
-      right = x + wide;
-      this.marks += 1;
-      c.fillStyle = look.stages[level.stage[i]];
-      c.fillRect(x, top + 1, wide, high - 2);
-      if (level.grain === 0) this.detail(c, lane, i, x, wide, top, high, look);
+    const { from, to, plot, labels } = this, perPixel = (to - from) / plot;
+    const { start, end, stage } = lane;
+    let left = 0, right = -1, shown = -1; // neighbours of one colour are one rectangle
+    const fill = () => { c.fillStyle = look.stages[shown]; c.fillRect(left, top + 1, right - left, high - 2); };
+    for (let i = firstFrom(start, from - lane.longest); i < start.length && start[i] < to; i += 1) {
+      if (end[i] < from) continue;
+      const x = labels + (start[i] - from) / perPixel, until = labels + (end[i] - from) / perPixel, wide = until - x;
+      if (until < right && wide < 1) continue;
+      if (stage[i] === shown && x - right < 0.5 && wide <= 2) { right = Math.max(right, until); continue; }
+      if (shown >= 0) fill();
+      left = x; right = x + Math.max(wide, 0.7); shown = stage[i];
+      if (wide > 2) { fill(); this.detail(c, lane, i, x, wide, top, high, look); shown = -1; }
     }
+    if (shown >= 0) fill();
   }
 
   detail(c, lane, i, x, wide, top, high, look) {
-    if (lane.hatched && lane.hatched[i] && wide > 2) hatch(c, x, top + 1, wide, high - 2, look.hatch);
+    if (lane.hatched?.[i]) { c.fillStyle = look.hatch; c.fillRect(x, top + 1, wide, high - 2); }
     if (wide > 34) {
       const left = Math.max(x, this.labels);
       c.textAlign = "left"; c.font = "11px system-ui, sans-serif";
@@ -351,11 +336,16 @@ class Chart {
     }
   }
 
+  // The number of the lane below the pointer; the axis stays above the lanes.
+  laneAt({ clientY }) {
+    const y = clientY - this.canvas.getBoundingClientRect().top - 22;
+    return y < 0 ? -1 : Math.floor((y + this.canvas.parentElement.scrollTop) / 17);
+  }
+
   at(event) {
     const box = this.canvas.getBoundingClientRect();
-    const x = event.clientX - box.left, y = event.clientY - box.top;
-    const lane = this.view.lanes[Math.floor((y - 22) / 17)];
-    if (!lane || x < this.labels || y < this.canvas.parentElement.scrollTop + 22) return null;
+    const x = event.clientX - box.left, lane = this.view.lanes[this.laneAt(event)];
+    if (!lane || x < this.labels) return null;
     const time = this.time(x), reach = (this.to - this.from) / this.plot * 2;
     const last = firstFrom(lane.start, time + reach) - 1;
     for (let i = last; i >= Math.max(last - 400, 0); i -= 1) {
@@ -396,8 +386,7 @@ class Chart {
     const alike = this.view.lanes.filter((each) => each.kind === lane.kind).flatMap((each) =>
       each.name.map((name, j) => (name === lane.name[i] && each.start[j] >= 0 ? each.end[j] - each.start[j] : null))).filter((length) => length !== null);
     const sum = alike.reduce((all, each) => all + each, 0);
-    const like = ["Of this name", `${alike.length.toLocaleString("en")} in this ${this.called}, ${timeText(sum)} in all`];
-    const size = (count) => count.toLocaleString("en");
+    const like = ["Of this name", `${size(alike.length)} in this ${this.called}, ${timeText(sum)} in all`];
     if (lane.bytes) return [["Bytes", size(lane.bytes[i])], like];
     if (!lane.told) return [like];
     const of = (name) => (lane.told[name][i] < 0 ? null : this.data.full[lane.told[name][i]]);
@@ -408,7 +397,7 @@ class Chart {
       ["Range", of("inside") ?? "none known"],
       ...(of("layer") ? [["Layer", of("layer")]] : []),
       ...(bytes >= 0 ? [["Bytes", `${size(bytes)}${of("way") ? `, ${of("way")}` : ""}`]] : []),
-      ...(threads > 0 ? [["Threads", threads.toLocaleString("en")]] : []),
+      ...(threads > 0 ? [["Threads", size(threads)]] : []),
       like,
     ];
   }
@@ -446,9 +435,9 @@ class Chart {
     const most = [...sums].sort((a, b) => b[1][1] - a[1][1]);
     const list = this.find(".hits");
     list.replaceChildren(...most.slice(0, 8).map(([name, [number, sum]]) =>
-      element("li", `${this.data.names[name]}: ${number.toLocaleString("en")}, ${timeText(sum)} in all`)));
+      element("li", `${this.data.names[name]}: ${size(number)}, ${timeText(sum)} in all`)));
     const more = most.length > 8 ? `, of ${most.length} names` : "";
-    this.find(".found").textContent = wanted ? `${this.hits.length.toLocaleString("en")} found${more}` : "";
+    this.find(".found").textContent = wanted ? `${size(this.hits.length)} found${more}` : "";
     this.draw();
   }
 
@@ -499,7 +488,7 @@ class Chart {
     const causes = Object.entries(found.causes).sort((a, b) => b[1] - a[1]);
     for (const [cause, ns] of causes) add(`idle: ${cause}`, null, ns);
     box.append(table);
-    if (this.view.lost.ops) box.append(element("p", `${this.view.lost.ops.toLocaleString("en")} ops of this ${this.called} are not in the page: what they cover counts as idle here.`));
+    if (this.view.lost.ops) box.append(element("p", `${size(this.view.lost.ops)} ops of this ${this.called} are not in the page: what they cover counts as idle here.`));
   }
 
   // -- address
@@ -517,15 +506,15 @@ class Chart {
 
   note() { // at rest: a change of the address takes ms, and Safari refuses more than 100 in 30 s
     clearTimeout(this.noting);
-    this.noting = setTimeout(() => this.address(), 100);
+    this.noting = setTimeout(() => history.replaceState(null, "", `#${this.address.join("&")}`), 100);
   }
 
-  address() {
+  get address() {
     const said = [`${this.whole}=${encodeURIComponent(this.view.step ?? "")}`];
     if (this.from > this.begin || this.to < this.end) said.push(`t=${spanText(this.from, this.to)}`);
     if (this.selected) said.push(`select=${spanText(...this.selected)}`);
     if (this.words) said.push(`find=${encodeURIComponent(this.words)}`);
-    history.replaceState(null, "", `#${said.join("&")}`);
+    return said;
   }
 
   // -- keys and pointer
@@ -589,6 +578,7 @@ class Chart {
     canvas.addEventListener("pointercancel", () => { grabbed = null; });
     canvas.addEventListener("pointerleave", () => { this.pointer = undefined; this.hover(null); });
     canvas.addEventListener("keydown", (event) => this.key(event));
+    for (const event of ["beforeprint", "afterprint"]) addEventListener(event, () => { this.isPrinted = event === "beforeprint"; this.paint(); });
     for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => this.draw());
     canvas.parentElement.addEventListener("scroll", () => this.draw());
     document.addEventListener("keydown", (event) => {
@@ -615,35 +605,53 @@ class Chart {
   }
 }
 
+function channels(colour) {
+  const digits = colour.length === 4 ? [...colour.slice(1)].map((d) => d + d) : colour.slice(1).match(/../g);
+  return digits.map((d) => parseInt(d, 16));
+}
+
 // Black or white, whichever is read better on a colour.
 function inkOn(colour) {
-  const digits = colour.length === 4 ? [...colour.slice(1)].map((d) => d + d) : colour.slice(1).match(/../g);
-  const [r, g, b] = digits.map((d) => (parseInt(d, 16) / 255) ** 2.2);
+  const [r, g, b] = channels(colour).map((each) => (each / 255) ** 2.2);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 ? "#111" : "#fff";
 }
 
-function cut(c, text, room) {
+// Each letter is measured once: to measure texts takes longer than to draw them.
+const letters = { normal: new Map(), bold: new Map() };
+
+function widthOf(c, letter, weight) {
+  const known = letters[weight];
+  if (!known.has(letter)) known.set(letter, c.measureText(letter).width);
+  return known.get(letter);
+}
+
+function cut(c, text, room, weight = "normal") {
   if (room < 12) return "";
-  if (c.measureText(text).width <= room) return text;
-  let low = 0, high = Math.min(text.length, 200);
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (c.measureText(`${text.slice(0, middle)}…`).width <= room) low = middle; else high = middle - 1;
+  const most = room - widthOf(c, "…", weight);
+  let wide = 0, fits = 0;
+  for (const letter of text) {
+    wide += widthOf(c, letter, weight);
+    if (wide > room) return fits ? `${text.slice(0, fits)}…` : "";
+    if (wide <= most) fits += letter.length;
   }
-  return low ? `${text.slice(0, low)}…` : "";
+  return text;
 }
 
-function hatch(c, x, y, wide, high, colour) {
-  c.save();
-  c.beginPath(); c.rect(x, y, wide, high); c.clip();
-  c.strokeStyle = colour; c.lineWidth = 2;
-  c.beginPath();
-  const first = Math.max(x, 0) - high, last = Math.min(x + wide, c.canvas.width);
-  for (let at = Math.floor(first / 7) * 7; at < last; at += 7) { c.moveTo(at, y + high); c.lineTo(at + high, y); }
-  c.stroke();
-  c.restore();
-  c.lineWidth = 1;
+// Diagonal lines as a pattern.
+const patterns = new Map();
+
+function hatching(c, colour, ratio) {
+  const key = `${colour} ${ratio}`;
+  if (patterns.has(key)) return patterns.get(key);
+  const side = Math.round(7 * ratio), tile = new OffscreenCanvas(side, side), lines = tile.getContext("2d");
+  lines.strokeStyle = colour; lines.lineWidth = 2 * ratio;
+  for (const at of [0, side, 2 * side]) { lines.moveTo(at + side, -side); lines.lineTo(at - side, side); }
+  lines.stroke();
+  const pattern = c.createPattern(tile, "repeat");
+  pattern.setTransform(new DOMMatrix().scale(1 / ratio));
+  patterns.set(key, pattern);
+  return pattern;
 }
 
-return { Chart, breakdown, element, firstFrom, laneOf, lengthOf, merged, shortTime, spanText, timeOf, timeText, unpacked };
+return { Chart, channels, element, firstFrom, laneOf, lengthOf, merged, numberText, shortTime, size, timeOf, timeText, unpacked };
 })();

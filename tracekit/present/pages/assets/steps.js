@@ -4,7 +4,6 @@ for (const figure of document.querySelectorAll("[data-gantt]")) {
   tracekitChart.unpacked(packed).then((data) => {
     const chart = new tracekitChart.Chart(figure, data);
     redraws.push(() => chart.draw());
-    for (const event of ["beforeprint", "afterprint"]) addEventListener(event, () => chart.paint());
     figure.dataset.ready = "yes";
   }).catch(() => { figure.querySelector(".picked").textContent = "This browser is too old to draw the chart."; });
 }

@@ -1,8 +1,7 @@
 // -- the view of whole runs: the chart of a step, of data that are asked for --
 (() => {
-const { Chart, element, firstFrom, laneOf, lengthOf, merged, shortTime, timeOf, timeText } = tracekitChart;
+const { Chart, channels, element, firstFrom, laneOf, lengthOf, merged, numberText, shortTime, size, timeOf, timeText } = tracekitChart;
 const KEPT = "tracekit-token";
-const size = (count) => count.toLocaleString("en");
 
 // The token comes in the address once, and is kept for this tab alone.
 const given = new URLSearchParams(location.hash.slice(1));
@@ -83,7 +82,7 @@ function binsOf(lane, got, stages) {
   const looks = Object.keys(got.busy);
   const most = (i) => looks.reduce((best, look) => (got.busy[look][i] > (got.busy[best]?.[i] ?? -1) ? look : best), looks[0]);
   const stage = Array.from(start, (_, i) => Math.max(stages.indexOf(most(i)), 0));
-  return { ...lane, bins: got, start, end, stage, levels: [], count: start.length, longest: got.width };
+  return { ...lane, bins: got, start, end, stage, count: start.length, longest: got.width };
 }
 
 // Samples of a counter: each holds since the one before it, or, of memory, until the next.
@@ -93,10 +92,9 @@ function samplesOf(lane, got, last) {
   const times = got.bin.map((step) => { at += step; return got.begin + at * long; });
   const start = got.width || held ? times : times.map((time, i) => times[i - 1] ?? time);
   const end = times.map((time, i) => (held ? times[i + 1] ?? last : got.width ? time + long : time));
-  return { ...lane, samples: { ...got, times }, bins: got.width ? got : null, start, end, levels: [], count: times.length, longest: got.width };
+  return { ...lane, samples: { ...got, times }, bins: got.width ? got : null, start, end, count: times.length, longest: got.width };
 }
 
-const numberText = (value) => value.toLocaleString("en", { maximumFractionDigits: 6 });
 const valueText = (value, unit) => `${numberText(value)} ${unit === "percent" ? "%" : unit}`;
 
 function valuesText({ held, unit }, low, mean, high) {
@@ -171,12 +169,14 @@ class RunChart extends Chart {
     this.tellFlags();
   }
 
-  address() {
-    super.address();
-    if (this.lower) history.replaceState(null, "", `${location.hash}&below=${encodeURIComponent(this.lower.view.step)}`);
-    if (this.chosen.length) history.replaceState(null, "", `${location.hash}&lanes=${encodeURIComponent(this.chosen.join(" or "))}`);
-    if (this.flows) history.replaceState(null, "", `${location.hash}&flows`);
-    if (this.flags.length) history.replaceState(null, "", `${location.hash}&marks=${this.flags.map(shortTime)}`);
+  get address() {
+    return [
+      ...super.address,
+      ...(this.lower ? [`below=${encodeURIComponent(this.lower.view.step)}`] : []),
+      ...(this.chosen.length ? [`lanes=${encodeURIComponent(this.chosen.join(" or "))}`] : []),
+      ...(this.flows ? ["flows"] : []),
+      ...(this.flags.length ? [`marks=${this.flags.map(shortTime)}`] : []),
+    ];
   }
 
   tellFlags() {
@@ -199,7 +199,7 @@ class RunChart extends Chart {
     for (const time of this.flags) {
       const x = this.x(time);
       if (x < this.labels || x > this.width) continue;
-      c.fillRect(x, 14, 1, this.canvas.height);
+      c.fillRect(x, 14, 1, this.height);
       c.fillRect(x - 3, 14, 7, 4);
     }
     const y = (number) => top + (number + 0.5) * high;
@@ -209,7 +209,7 @@ class RunChart extends Chart {
       c.beginPath(); c.arc(first, y(from), 3, 0, 7); c.fill();
     };
     c.save();
-    c.beginPath(); c.rect(this.labels, 0, this.plot, this.canvas.height); c.clip();
+    c.beginPath(); c.rect(this.labels, 0, this.plot, this.height); c.clip();
     c.globalAlpha = 0.45;
     this.flows?.forEach(flow);
     c.globalAlpha = 1;
@@ -252,14 +252,12 @@ class RunChart extends Chart {
     super.listen();
     const box = this.find(".diagnosed"), list = box.querySelector("ol");
     const show = (error) => list.replaceChildren(element("li", error.message));
-    for (const event of ["beforeprint", "afterprint"]) addEventListener(event, () => { this.isPrinted = event === "beforeprint"; this.paint(); });
     box.addEventListener("toggle", () => { if (box.open) this.diagnose(list).catch(show); });
     const launches = buttonOf("Launches", () => { this.toggleFlows(!this.flows); this.note(); }, { className: "flows", ariaPressed: "false" });
     const told = element("span", "", { role: "status" }), hint = `Opens ${PERFETTO} in a new window, and hands it the steps in sight`;
     const write = (opens) => this.write(told, opens).catch((error) => { told.textContent = error.message; });
-    this.canvas.addEventListener("click", ({ clientX, clientY }) => {
-      const { left, top } = this.canvas.getBoundingClientRect();
-      if (clientX - left < this.labels) { this.toggle(Math.floor((clientY - top - 22) / 17)); this.note(); }
+    this.canvas.addEventListener("click", (event) => {
+      if (event.clientX - this.canvas.getBoundingClientRect().left < this.labels) { this.toggle(this.laneAt(event)); this.note(); }
     });
     this.find(".timeline").replaceChildren(launches, element("span", "", { className: "launches", role: "status" }), buttonOf("Open these steps in Perfetto", () => write(true), { title: hint }), buttonOf("Write them to a file", () => write(false)), told);
   }
@@ -358,12 +356,6 @@ class RunChart extends Chart {
     this.soon = setTimeout(() => { this.list(); this.wantFlows().catch(report); }, 120);
   }
 
-  // Of lanes that one would have to scroll to, only names are drawn; on paper there are all.
-  spans(c, lane, top, high, look) {
-    const { scrollTop, clientHeight } = this.canvas.parentElement;
-    if (this.isPrinted || (top + high > scrollTop && top < scrollTop + clientHeight)) this.pieces(c, lane, top, high, look);
-  }
-
   // Half as much again is asked for on both sides, and nothing where what is there will do.
   want() {
     const length = this.to - this.from, perPixel = length / this.plot, have = this.have;
@@ -443,28 +435,36 @@ class RunChart extends Chart {
       bar(lane.start[i], end, low[i], most[i], 0.2);
       if (!lane.held) bar(lane.start[i], end, mean[i], mean[i], 0.9);
       if (end < lane.end[i]) bar(end, lane.end[i], 0, last[i], 0.4);
-      this.marks += 1;
     }
     c.globalAlpha = 1;
   }
 
-  pieces(c, lane, top, high, look) {
+  spans(c, lane, top, high, look) {
     if (lane.samples) { this.samples(c, lane, top, high, look); return; }
     if (!lane.bins) { super.spans(c, lane, top, high, look); return; }
-    const { busy, width } = lane.bins, stages = this.data.stages;
-    const wide = Math.max((width / (this.to - this.from)) * this.plot, 0.7);
-    const first = firstFrom(lane.start, this.from - width), last = firstFrom(lane.start, this.to);
-    const bottoms = new Float64Array(Math.max(last - first, 0)).fill(top + high - 1);
+    if (!lane.count) return;
+    const tall = Math.round((high - 2) * devicePixelRatio), key = `${tall} ${look.stages}`;
+    if (lane.drawnAs !== key) Object.assign(lane, { drawnAs: key, image: this.imageOf(lane, tall, look.stages.map(channels)) });
+    const left = this.x(lane.start[0]);
+    c.imageSmoothingEnabled = false;
+    c.drawImage(lane.image, left, top + 1, this.x(lane.end.at(-1)) - left, high - 2);
+  }
+
+  // The bins of a lane as an image, a column of pixels for each, which is drawn at any zoom.
+  imageOf({ bins: { busy, width }, start, end, count }, tall, colours) {
+    const wide = Math.round((end.at(-1) - start[0]) / width), image = new OffscreenCanvas(wide, tall), c = image.getContext("2d");
+    const picture = c.createImageData(wide, tall), pixels = new Uint32Array(picture.data.buffer), filled = new Float64Array(count);
     for (const [name, own] of Object.entries(busy)) {
-      c.fillStyle = look.stages[stages.indexOf(name)];
-      for (let i = first; i < last; i += 1) {
-        const bottom = bottoms[i - first], tall = Math.min((own[i] / width) * (high - 2), bottom - top - 1);
-        if (tall <= 0) continue;
-        c.fillRect(this.x(lane.start[i]), bottom - Math.max(tall, 0.7), wide, Math.max(tall, 0.7));
-        bottoms[i - first] -= tall;
+      const [red, green, blue] = colours[this.data.stages.indexOf(name)], value = (255 << 24) | (blue << 16) | (green << 8) | red;
+      for (let i = 0; i < count; i += 1) {
+        if (!own[i]) continue;
+        const column = Math.round((start[i] - start[0]) / width), floor = Math.round(filled[i]);
+        filled[i] = Math.min(filled[i] + (own[i] / width) * tall, tall);
+        for (let at = Math.min(Math.max(Math.round(filled[i]), floor + 1), tall); at > floor; at -= 1) pixels[(tall - at) * wide + column] = value;
       }
     }
-    this.marks += bottoms.length;
+    c.putImageData(picture, 0, 0);
+    return image;
   }
 
   said(found) {
@@ -635,7 +635,7 @@ class RunChart extends Chart {
     const grain = Math.max(...this.view.lanes.map((lane) => lane.bins?.width ?? 0), 1);
     const from = this.begin + Math.floor((this.from - this.begin) / grain) * grain;
     const to = this.begin + Math.ceil((this.to - this.begin) / grain) * grain;
-    const some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
+    const looks = new Set(), some = grain > 1 ? `, whole bins of ${timeText(grain)}` : "";
     this.find(".stretch").textContent = `From ${timeText(from)} to ${timeText(to)}${some}. Busy time is the sum over stages, on lanes of GPUs of their exposed time; idle time, over causes.`;
     this.find(".sight tbody").replaceChildren(...this.view.lanes.map((lane) => {
       if (lane.samples) return valuesRow(lane, from, to);
@@ -648,9 +648,10 @@ class RunChart extends Chart {
       for (const text of [own[0], timeText(all), (100 * all / (to - from)).toFixed(1), own[1]]) row.append(element("td", text, { className: "number" }));
       row.cells[2].dataset.ns = all;
       row.append(element("td", Object.entries(busy).map(([name, ns]) => `${name}\u00a0${timeText(ns).replace(" ", "\u00a0")}`).join("; ")));
-      this.legend(Object.keys(busy));
+      for (const name in busy) looks.add(name);
       return row;
     }));
+    this.legend([...looks]);
     this.figure.dataset.listed = "yes";
   }
 
@@ -685,19 +686,20 @@ class LowerChart extends RunChart {
 function inSight(lane, from, to, stages) {
   const busy = {}, parts = {};
   let count = 0, longest = 0;
-  for (let i = 0; i < lane.count && lane.start[i] < to; i += 1) {
+  const last = firstFrom(lane.start, to);
+  if (lane.bins) {
+    const inside = (values) => values.slice(firstFrom(lane.start, from), last), sum = (values) => inside(values).reduce((all, each) => all + each, 0);
+    count = sum(lane.bins.count);
+    longest = Math.max(0, ...inside(lane.bins.longest));
+    for (const [name, each] of Object.entries(lane.bins.busy)) busy[name] = sum(each) || undefined;
+  }
+  for (let i = lane.bins ? last : firstFrom(lane.start, from - lane.longest); i < last; i += 1) {
     if (lane.end[i] <= from && lane.start[i] < from) continue;
-    if (lane.bins) {
-      count += lane.bins.count[i];
-      longest = Math.max(longest, lane.bins.longest[i]);
-      for (const [name, each] of Object.entries(lane.bins.busy)) if (each[i]) busy[name] = (busy[name] ?? 0) + each[i];
-    } else {
-      (parts[stages[lane.stage[i]]] ??= []).push([Math.max(lane.start[i], from), Math.min(lane.end[i], to)]);
-      if (lane.start[i] >= from) { count += 1; longest = Math.max(longest, lane.end[i] - lane.start[i]); }
-    }
+    (parts[stages[lane.stage[i]]] ??= []).push([Math.max(lane.start[i], from), Math.min(lane.end[i], to)]);
+    if (lane.start[i] >= from) { count += 1; longest = Math.max(longest, lane.end[i] - lane.start[i]); }
   }
   for (const name of stages) if (parts[name]) busy[name] = lengthOf(merged(parts[name]));
-  const ordered = Object.fromEntries(stages.filter((name) => name in busy).map((name) => [name, busy[name]]));
+  const ordered = Object.fromEntries(stages.filter((name) => busy[name] !== undefined).map((name) => [name, busy[name]]));
   return { busy: ordered, count, longest };
 }
 
