@@ -17,7 +17,7 @@ from tracekit.analysis.facts import WIDEST, how_to_record, require_ops
 from tracekit.analysis.operators import memory_bandwidths, with_bounds, with_peaks, work_done
 from tracekit.analysis.statistics import Skip
 from tracekit.analysis.step_sums import cold_meta, skipped_of
-from tracekit.engine import begun_in_steps, range_layers, step_windows
+from tracekit.engine import begun_in_steps, chosen_windows, range_layers, step_windows
 from tracekit.errors import UsageError
 from tracekit.model import Answer, Trace
 from tracekit.support.wording import (
@@ -36,12 +36,8 @@ _OF_STEPS = {"iteration", "device"}
 STEP = ["process", "device", "iteration"]
 _SMALL = 1e-3
 """Share of the peak below which it is shown with two digits."""
-_SHARES = {
-    "share": "flops / flops of all rows",
-    "peak_share": "of the peak of their precision",
-}
+_SHARES = {"share": "flops / flops of all rows", "peak_share": "of the peak of their precision"}
 _KNOWN = pl.col("flops").is_not_null()
-_ITERATION = pl.col("iteration")
 _LENGTH = pl.col("end") - pl.col("start")
 _NS = 10**9
 _OUTSIDE = "outside of the steps that count, in no row"
@@ -114,7 +110,7 @@ def measured(
     require_ops(trace)
     first = skipped_of(trace, skip)
     left_out = {"skip": first, **cold_meta(trace, skip)}
-    trace, steps = _steps(trace, first, needed="iteration" in keys or first > 0)
+    trace, steps = _steps(trace, first, needed="iteration" in keys)
     done = work_done(trace, causal=attention == "causal", moving=moving)
     every, peaks = with_peaks(trace, done, peak)
     work = _inside(every, steps)
@@ -131,19 +127,21 @@ def _steps(trace: Trace, skip: int, *, needed: bool) -> tuple[Trace, pl.DataFram
     """Return all but the first `skip` steps: ``process, device, iteration, step_ns`` (length).
 
     They come with the run in which ops launched between steps have the number of the step in which
-    they start. For a run without iterations there are no rows, or a `UsageError` if steps are
-    `needed`.
+    they start. Without iterations there are no rows, or a `UsageError` if steps are `needed`.
     """
-    if trace.read("iterations").is_empty() and not needed:
-        return trace, pl.DataFrame(schema={"process": pl.Int32, "device": pl.Int32,
-                                           "iteration": pl.Int64, "step_ns": pl.Int64})  # fmt: skip
+    if needed:
+        chosen_windows(trace, skip=0, per_iteration=True)
     windows = step_windows(trace, skip)
-    counted = windows.filter("counts").group_by(STEP, maintain_order=True)
-    lone = trace["ops"].filter(_ITERATION.is_null()).select("op", *STEP, "start", "end").collect()
-    begun = begun_in_steps(lone, windows).select("op", begun="iteration")
+    counted = windows.filter("counts").drop_nulls("iteration").group_by(STEP, maintain_order=True)
+    steps = counted.agg(step_ns=_LENGTH.sum())
+    if steps.is_empty():
+        return trace, steps
+    is_lone = pl.col("iteration").is_null() & pl.col("kind").is_in(("compute", *_COMMUNICATION))
+    lone = trace["ops"].filter(is_lone).select("op", *STEP, "start", "end")
+    begun = begun_in_steps(lone.collect(), windows).select("op", begun="iteration")
     ops = trace["ops"].join(begun.lazy(), on="op", how="left", maintain_order="left")
     numbered = ops.with_columns(pl.coalesce("iteration", "begun").alias("iteration")).drop("begun")
-    return trace.with_lazy({"ops": numbered}), counted.agg(step_ns=_LENGTH.sum())
+    return trace.with_lazy({"ops": numbered}), steps
 
 
 def _with_layers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
