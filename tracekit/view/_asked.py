@@ -20,7 +20,7 @@ import polars as pl
 from tracekit.analysis import step_detail
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.diagnosis import longest_examples
-from tracekit.analysis.idle_account import CAUSES
+from tracekit.analysis.idle_account import CAUSES, host_activity
 from tracekit.analysis.idle_time import idle_by
 from tracekit.analysis.statistics import outliers
 from tracekit.errors import UsageError
@@ -105,7 +105,7 @@ class AskedRuns:
     """
 
     def __init__(self, runs: Sequence[AskedRun], store: Path | None = None) -> None:
-        self._runs = [_Seen(run) for run in runs]
+        self._runs = [SeenRun(run) for run in runs]
         self._store = store
 
     def endpoints(self) -> Mapping[str, Endpoint]:
@@ -117,9 +117,9 @@ class AskedRuns:
         }
 
     def prepare(self) -> None:
-        """Compute now what the first run's pictures and searches need: sums of its spans."""
+        """Compute now what requests about the first run need."""
         with suppress(Exception):  # an error is shown to who asks for them
-            _ = self._runs[0].lanes.lanes
+            self._runs[0].keep()
 
     def runs(self, _: Query) -> dict[str, Any]:
         """Return the names of the runs, the stages, and causes of idle time in words."""
@@ -288,7 +288,7 @@ class AskedRuns:
         return {"hit": self._beside(seen, names["name"], time, is_after=which == "next")}
 
     def _beside(
-        self, seen: _Seen, names: pl.Series, time: int, *, is_after: bool
+        self, seen: SeenRun, names: pl.Series, time: int, *, is_after: bool
     ) -> dict[str, Any] | None:
         """Return the op nearest to a time, after or before it, with one of these names; or None."""
         first, last = seen.lanes.edges
@@ -335,7 +335,7 @@ class AskedRuns:
                   for row in members.sort("start", "op").head(_MOST_ROWS).to_dicts()]  # fmt: skip
         return {"idle": idle, "members": places}
 
-    def _op(self, query: Query) -> tuple[_Seen, pl.DataFrame]:
+    def _op(self, query: Query) -> tuple[SeenRun, pl.DataFrame]:
         """Return the run and the row of the op that a request names."""
         seen = self._seen(query)
         found = seen.op(_number(query, "op", 0, _LAST))
@@ -343,16 +343,22 @@ class AskedRuns:
             raise Refused(404, "unknown op")
         return seen, found
 
-    def _seen(self, query: Query) -> _Seen:
+    def _seen(self, query: Query) -> SeenRun:
         return self._runs[_number(query, "run", 0, len(self._runs) - 1)]
 
 
-class _Seen:
+class SeenRun:
     """A run and the lanes (rows of its chart)."""
 
     def __init__(self, run: AskedRun) -> None:
         self.run, self.lanes = run, RunLanes(run.trace, run.kept)
         self._near: _Near | None = None
+
+    def keep(self) -> None:
+        """Compute what pictures, steps and causes of idle time need, and cache it with the run."""
+        _ = self.lanes.lanes, self.steps
+        if len(self.run.trace.parts()) == 1:  # parts of a divided run are not kept
+            host_activity(self.run.trace)
 
     @property
     def steps(self) -> pl.DataFrame:
@@ -444,7 +450,7 @@ def _iterations(trace: Trace) -> pl.DataFrame:
     return trace.read("iterations")
 
 
-def _chosen(seen: _Seen, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
+def _chosen(seen: SeenRun, lanes: str, by: str) -> tuple[Sequence[int], str, str]:
     """Return GPUs, keys and row condition of a table by `by` that shows only chosen `lanes`.
 
     Without lanes it shows the whole run: no GPUs, an empty condition.
@@ -477,7 +483,7 @@ def _idle_before(trace: Trace, op: pl.DataFrame) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _place(seen: _Seen, row: Mapping[str, Any]) -> dict[str, Any]:
+def _place(seen: SeenRun, row: Mapping[str, Any]) -> dict[str, Any]:
     return {"op": row["op"], "start": row["start"], "end": row["end"], "lane": seen.lanes.of(row)}
 
 

@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import Self
 
 from tracekit._version import __version__
-from tracekit.analysis import step_detail
 from tracekit.errors import UsageError
 from tracekit.present.pages import view_page
-from tracekit.view._asked import AskedRun, AskedRuns
-from tracekit.view._lanes import RunLanes
+from tracekit.view._asked import AskedRun, AskedRuns, SeenRun
 from tracekit.view._server import HOST, ViewServer
 
 IDLE_MINUTES = 60
 
 
 def keep_tiles(run: AskedRun) -> None:
-    """Compute and cache the sums and steps of a run, so that the view opens at once."""
-    _ = RunLanes(run.trace, run.kept).lanes
-    step_detail.step_spans(run.trace)
+    """Compute and cache what the view needs of a run, so that it opens at once."""
+    SeenRun(run).keep()
 
 
 class View:

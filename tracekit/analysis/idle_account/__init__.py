@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         QUEUED_NS,
         SWITCHES,
         OwnPieces,
+        host_activity,
         idle_pieces,
         idle_windows,
         own_pieces_in,

@@ -8,6 +8,7 @@ import polars as pl
 
 from tracekit.analysis.idle_account._timeline import covered, merged, overlapping, split_at, states
 from tracekit.engine import host_marks, innermost_stretches
+from tracekit.support.batches import at_least_one
 
 if TYPE_CHECKING:
     from tracekit.model import Trace
@@ -133,7 +134,7 @@ def _telling_calls(trace: Trace) -> pl.DataFrame:
     telling = _IS_WAIT | _IS_OF_CODE | _NAME.str.contains(_ALLOCATING)
     columns = ("process", "thread", "start", "end", "name")
     is_one = _is_named(trace, telling) | _is_long_launch(trace)
-    return trace["calls"].filter(is_one).select(columns).collect()
+    return pl.concat(rows.filter(is_one) for rows in at_least_one(trace["calls"].select(columns)))
 
 
 def _is_long_launch(trace: Trace) -> pl.Expr:

@@ -298,12 +298,12 @@ def _found(
 
 def loading_threads(trace: Trace) -> pl.Series:
     """Return the threads that launch only copies of input (data loaders)."""
-    threads = trace["ops"].drop_nulls("launch_thread").group_by("launch_thread")
-    return (
-        threads.agg(loads=(pl.col("stage") == "IO").all())
-        .filter("loads")
-        .collect()["launch_thread"]
+    ops = trace["ops"].select("launch_thread", loads=pl.col("stage") == "IO")
+    threads = (
+        rows.group_by("launch_thread").agg(pl.col("loads").all()) for rows in at_least_one(ops)
     )
+    known = pl.concat(threads).drop_nulls("launch_thread").group_by("launch_thread")
+    return known.agg(pl.col("loads").all()).filter("loads")["launch_thread"]
 
 
 def _reached(lines: int) -> _Reached:

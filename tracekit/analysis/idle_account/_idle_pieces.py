@@ -134,7 +134,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     ending
         The GPUs of the run that end steps, from `last_to_work`.
     """
-    trace.once(_of_threads, of_all=True)  # of the whole run
+    trace.once(host_activity, of_all=True)  # of the whole run
     trace = near(trace, windows, ending)
     gaps, kept = gaps_of(trace, windows), trace.once(_kept)
     for of, found in kept:  # mostly windows of the same gaps, such as the steps of the run
@@ -180,7 +180,7 @@ def _by_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataF
     pieces = next((found for of, found in kept if of.equals(between)), None)
     if pieces is None:
         numbered = gaps.filter(is_between).drop("gap").with_row_index("gap")
-        waiting = of_pairs(trace.once(_of_threads, of_all=True)["waiting"], threads_of(pairs))
+        waiting = of_pairs(trace.once(host_activity, of_all=True)["waiting"], threads_of(pairs))
         hosts = _of_hosts(trace, numbered, pairs)
         pieces = pl.concat(
             _credited(_by_host(trace, group, pairs, hosts), waited_before(group, waiting))
@@ -293,7 +293,7 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([*phases, unknown]).filter(_LENGTH > 0)
 
 
-def _of_threads(trace: Trace) -> dict[str, pl.DataFrame]:
+def host_activity(trace: Trace) -> dict[str, pl.DataFrame]:
     """Return kind of host activity -> ``thread, start, end`` (ns), ``name`` of each occurrence."""
     whole = trace.limited_to(Stretch())
     return whole.sums_of_parts([partial(_seen_of_threads, whole)])[0]
@@ -315,7 +315,7 @@ def _seen_of_threads(trace: Trace) -> Frames:
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return kind of host activity -> ``pair`` (of threads), ``start, end`` (ns), ``name``."""
     threads = threads_of(pairs)
-    known = trace.once(_of_threads, of_all=True)
+    known = trace.once(host_activity, of_all=True)
     asleep = pl.concat([known[state] for state in _SLEEPS])
     found = {
         state: of_both(intervals, asleep, pairs)
