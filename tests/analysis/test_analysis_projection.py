@@ -175,11 +175,12 @@ def test_partitioned_embeddings_exchange_the_rows_that_are_touched() -> None:
 
 
 def test_replicas_of_a_server_share_the_path_of_their_input() -> None:
-    own = step_times(job(), PAI, pcie_share=4)
+    shared = replace(PAI, pcie_share=4)
+    own = step_times(job(), shared)
     assert own["input_ns"].item() / MS == pytest.approx(10)  # a worker of a PS has a server
-    local = project_architectures(job(), PAI, ["AllReduce-Local"], pcie_share=4)
+    local = project_architectures(job(), shared, ["AllReduce-Local"])
     assert local["input_ns"].item() / MS == pytest.approx(40)
-    few = project_architectures(job(workers=2), PAI, ["AllReduce-Local"], pcie_share=4)
+    few = project_architectures(job(workers=2), shared, ["AllReduce-Local"])
     assert few["input_ns"].item() / MS == pytest.approx(20)
 
 

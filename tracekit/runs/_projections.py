@@ -6,7 +6,7 @@ Jobs come from files or runs; the ways (architectures) are, for example, AllRedu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -36,23 +36,17 @@ class _Model:
     hardware: Hardware
     to: Sequence[str]
     sweep: Mapping[str, Sequence[str]]
-    pcie_share: int
 
     def components(self) -> pl.DataFrame:
-        return studies.step_times(self.jobs, self.hardware, pcie_share=self.pcie_share)
+        return studies.step_times(self.jobs, self.hardware)
 
     def architectures(self) -> pl.DataFrame:
         to = self.to or tuple(studies.MEDIA)
-        return studies.project_architectures(
-            self.jobs, self.hardware, to, pcie_share=self.pcie_share
-        )
+        return studies.project_architectures(self.jobs, self.hardware, to)
 
     def swept(self) -> pl.DataFrame:
         values = self.sweep or self.hardware.sweep or {}
-        return studies.sweep_hardware(self.jobs, self.hardware, values, pcie_share=self.pcie_share)
-
-    def measured(self) -> pl.DataFrame:
-        return studies.measured_against(self.jobs, self.hardware, pcie_share=self.pcie_share)
+        return studies.sweep_hardware(self.jobs, self.hardware, values)
 
     def means(self) -> pl.DataFrame:
         if self.sweep:
@@ -94,7 +88,11 @@ _WHATS: Mapping[str, tuple[str, Callable[[_Model], pl.DataFrame], str]] = {
     "hardware": ("step on other hardware", _Model.swept, "hardware speedups"),
     "means": ("means over jobs", _Model.means, ""),
     "distribution": ("distribution over jobs", _Model.distribution, "distributions"),
-    "measured": ("model against measurement", _Model.measured, ""),
+    "measured": (
+        "model against measurement",
+        lambda model: studies.measured_against(model.jobs, model.hardware),
+        "",
+    ),
 }
 """Tables that can be requested: name -> title, function, and drawing."""
 
@@ -127,8 +125,8 @@ def projected(
         raise UsageError("--to changes the architecture and --sweep the hardware", "give one")
     table = _jobs(runs, jobs, features, skip)
     title, ask, drawing = _WHATS[what]
-    cluster = studies.load_hardware(hardware)
-    rows = ask(_Model(table, cluster, to, sweep, pcie_share))
+    cluster = replace(studies.load_hardware(hardware), pcie_share=pcie_share)
+    rows = ask(_Model(table, cluster, to, sweep))
     modelled = {} if what == "jobs" else {"modelled": MODELLED, "hardware": cluster.title}
     modelled |= {"gain": _gain(rows)} if what == "means" and to else {}
     return Answer(

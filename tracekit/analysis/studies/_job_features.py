@@ -347,6 +347,8 @@ class Hardware:
     title: str = ""
     source: str = ""
     """Description of the cluster, and source of its values."""
+    pcie_share: int = 1
+    """Number of replicas in a server that share one path to the host for their input."""
 
     def rate(self, resource: str) -> float:
         """Return what programs reach of a `resource`: peak times efficiency, FLOP/s or bytes/s."""

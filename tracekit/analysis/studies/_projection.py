@@ -26,7 +26,7 @@ _WEIGHTINGS = {"job": pl.lit(1.0), "node": pl.col("nodes").cast(pl.Float64)}
 _ALL = "all"
 
 
-def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -> pl.DataFrame:
+def step_times(jobs: pl.DataFrame, hardware: Hardware) -> pl.DataFrame:
     """Return the modelled step time of each job.
 
     Parameters
@@ -35,16 +35,13 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
         A table of jobs, as `read_jobs` returns it.
     hardware
         The cluster that they run on.
-    pcie_share
-        Number of replicas in a server that share one path to the host for their input.
 
     Returns
     -------
     The columns that the command `project` lists for components; null if FLOPs or bytes are unknown.
     """
-    sharing = _sharing(hardware, pcie_share)
     volumes = {
-        "input_ns": pl.col("input_bytes") * sharing / hardware.rate("pcie"),
+        "input_ns": pl.col("input_bytes") * _sharing(hardware) / hardware.rate("pcie"),
         "compute_ns": pl.col("flops") / hardware.rate("compute"),
         "memory_ns": pl.col("memory_bytes") / hardware.rate("memory"),
         "weights_ns": _exchange_seconds(hardware),
@@ -65,11 +62,11 @@ def step_times(jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1) -
     )  # fmt: skip
 
 
-def _sharing(hardware: Hardware, most: int) -> pl.Expr:
-    """Return how many replicas share one path to the host, at most `most`; 1 for PS workers."""
-    if most < 1:
-        raise UsageError(f"{most} replicas cannot share a path", "give 1 or more")
-    together = _at_most(min(hardware.gpus_per_server, most))
+def _sharing(hardware: Hardware) -> pl.Expr:
+    """Return how many replicas share one path to the host; 1 for PS workers."""
+    if hardware.pcie_share < 1:
+        raise UsageError(f"{hardware.pcie_share} replicas cannot share a path", "give 1 or more")
+    together = _at_most(min(hardware.gpus_per_server, hardware.pcie_share))
     packed = pl.col("architecture").is_in([*LOCAL, "AllReduce-Cluster"])
     return pl.when(packed).then(together).otherwise(1)
 
@@ -103,7 +100,7 @@ def _bound(known: pl.Expr) -> pl.Expr:
 
 
 def project_architectures(
-    jobs: pl.DataFrame, hardware: Hardware, to: Sequence[str] = tuple(MEDIA), *, pcie_share: int = 1
+    jobs: pl.DataFrame, hardware: Hardware, to: Sequence[str] = tuple(MEDIA)
 ) -> pl.DataFrame:
     """Return the modelled step time of each job on other architectures (ways to exchange weights).
 
@@ -111,7 +108,7 @@ def project_architectures(
 
     Parameters
     ----------
-    jobs, hardware, pcie_share
+    jobs, hardware
         As for `step_times`.
     to
         The architectures, such as ``PS/Worker``: keys of `MEDIA`.
@@ -130,10 +127,8 @@ def project_architectures(
     unknown = [name for name in to if name not in MEDIA]
     if unknown:
         raise UsageError(f"unknown architecture {unknown[0]!r}", f"choose {', '.join(MEDIA)}")
-    moved = [
-        step_times(_moved(jobs, name, hardware), hardware, pcie_share=pcie_share) for name in to
-    ]
-    recorded = step_times(jobs, hardware, pcie_share=pcie_share)
+    moved = [step_times(_moved(jobs, name, hardware), hardware) for name in to]
+    recorded = step_times(jobs, hardware)
     before = recorded.select("job", "architecture", from_ns="step_ns", from_workers="workers")
     later = pl.concat([table.rename({"architecture": "to"}) for table in moved])
     order = before.with_row_index("place")
@@ -154,17 +149,13 @@ def _moved(jobs: pl.DataFrame, architecture: str, hardware: Hardware) -> pl.Data
 
 
 def sweep_hardware(
-    jobs: pl.DataFrame,
-    hardware: Hardware,
-    values: Mapping[str, Sequence[str]],
-    *,
-    pcie_share: int = 1,
+    jobs: pl.DataFrame, hardware: Hardware, values: Mapping[str, Sequence[str]]
 ) -> pl.DataFrame:
     """Return the modelled step time of each job if the peak of one resource differs.
 
     Parameters
     ----------
-    jobs, hardware, pcie_share
+    jobs, hardware
         As for `step_times`.
     values
         Resource -> peaks to try, as texts such as ``25 Gb/s``.
@@ -179,15 +170,14 @@ def sweep_hardware(
     UsageError
         If a resource or a value is invalid.
     """
-    base = step_times(jobs, hardware, pcie_share=pcie_share)["step_ns"]
+    base = step_times(jobs, hardware)["step_ns"]
     found = []
     for resource, texts in values.items():
         if resource not in RESOURCES:
             raise UsageError(f"unknown resource {resource!r}", f"choose {', '.join(RESOURCES)}")
         for text in texts:
             peak = parse_rate(text, resource)
-            changed = hardware.with_peak(resource, peak)
-            times = step_times(jobs, changed, pcie_share=pcie_share)
+            times = step_times(jobs, hardware.with_peak(resource, peak))
             found.append(
                 times.select(
                     "job", "architecture", pl.lit(resource).alias("resource"),
@@ -293,9 +283,7 @@ def distribution(table: pl.DataFrame, measure: str) -> pl.DataFrame:
     )
 
 
-def measured_against(
-    jobs: pl.DataFrame, hardware: Hardware, *, pcie_share: int = 1
-) -> pl.DataFrame:
+def measured_against(jobs: pl.DataFrame, hardware: Hardware) -> pl.DataFrame:
     """Compare the modelled with the measured times of jobs; for arguments see `step_times`.
 
     Returns
@@ -306,8 +294,7 @@ def measured_against(
     step).
     """
     ideal = replace(hardware, efficiencies=dict.fromkeys(RESOURCES, 1.0))
-    modelled = step_times(jobs, hardware, pcie_share=pcie_share)
-    at_peak = step_times(jobs, ideal, pcie_share=pcie_share)
+    modelled, at_peak = step_times(jobs, hardware), step_times(jobs, ideal)
     parts = [
         pl.DataFrame(
             {
