@@ -121,7 +121,8 @@ class PlainSqlite:
 
     def rows(self, table: str, kinds: Mapping[str, str]) -> list[Row]:
         """Return some columns of a table; what is absent, or has no place in its type, is None."""
-        present = [name for name in kinds if name in self.columns(table)]
+        known = self.columns(table)
+        present = [name for name in kinds if name in known]
         if not present:
             return []
         fields = [f'typeof("{n}"), "{n}", CAST("{n}" AS BLOB)' for n in present]
