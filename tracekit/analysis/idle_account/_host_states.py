@@ -74,14 +74,16 @@ def waits(trace: Trace) -> pl.DataFrame:
     (from memory that is not pinned, the host copies first); and calls that the profiler marks as
     waiting.
     """
-    by_name = trace.once(_telling_calls, of_all=True).lazy().filter(_is_named(trace, _IS_WAIT))
+    calls = trace.once(_telling_calls, of_all=True)
+    by_name = calls.filter(_is_named(calls, _IS_WAIT))
     waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
         "process", "correlation"
     ).drop_nulls("correlation").unique().collect()  # fmt: skip
-    asking = _is_named(trace, _NAME.str.contains("Query"))  # they return at once
     by_records = trace["calls"].filter(
-        pl.col("correlation").is_in(waited["correlation"].unique().implode()), ~asking
-    ).join(waited.lazy(), on=["process", "correlation"], how="semi")  # fmt: skip
+        pl.col("correlation").is_in(waited["correlation"].unique().implode())
+    ).join(waited.lazy(), on=["process", "correlation"], how="semi").collect()  # fmt: skip
+    is_wait = ~_is_named(by_records, _NAME.str.contains("Query"))  # these return at once
+    by_records = by_records.filter(is_wait)
     is_copy = pl.col("copy_kind").is_not_null()
     takes_long = pl.col("launch_end") - pl.col("launch_start") > _STAGED_NS
     copies = trace["ops"].filter(is_copy & (takes_long | (pl.col("launch_end") >= pl.col("end"))))
@@ -90,7 +92,7 @@ def waits(trace: Trace) -> pl.DataFrame:
         name=_copy_name(),
     )  # fmt: skip
     named = [rows.select("thread", "start", "end", _NAME) for rows in (by_name, by_records)]
-    found = pl.concat([*named, long]).collect()
+    found = pl.concat([*named, long.collect()])
     return found.unique(["thread", "start", "end"], keep="first", maintain_order=True)
 
 
@@ -106,9 +108,8 @@ def _copy_name() -> pl.Expr:
 
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name`` (times in ns): calls that allocate or free memory."""
-    found = trace.once(_telling_calls, of_all=True).filter(
-        _is_named(trace, _NAME.str.contains(_ALLOCATING))
-    )
+    calls = trace.once(_telling_calls, of_all=True)
+    found = calls.filter(_is_named(calls, _NAME.str.contains(_ALLOCATING)))
     return found.select("thread", "start", "end", _NAME)
 
 
@@ -119,8 +120,8 @@ def loads(trace: Trace) -> pl.DataFrame:
     more than `QUEUED_NS` after the begin of the call, or is unknown.
     """
     calls = trace.once(_telling_calls, of_all=True).select("thread", "start", "end", "name")
-    known = calls.filter(_is_named(trace, _NAME.str.contains(_LOADING)))
-    launches = calls.filter(_is_long_launch(trace))
+    known = calls.filter(_is_named(calls, _NAME.str.contains(_LOADING)))
+    launches = calls.filter(_is_long_launch(calls))
     prompt = trace["ops"].filter(
         pl.col("launch_start").is_in(launches["start"].implode()),
         pl.col("start") - pl.col("launch_start") <= QUEUED_NS,
@@ -133,23 +134,21 @@ def _telling_calls(trace: Trace) -> pl.DataFrame:
     """Return the calls whose names tell what a thread does, and launches that may load code."""
     telling = _IS_WAIT | _IS_OF_CODE | _NAME.str.contains(_ALLOCATING)
     columns = ("process", "thread", "start", "end", "name")
-    is_one = _is_named(trace, telling) | _is_long_launch(trace)
-    return pl.concat(rows.filter(is_one) for rows in at_least_one(trace["calls"].select(columns)))
+    return pl.concat(
+        calls.filter(_is_named(calls, telling) | _is_long_launch(calls))
+        for calls in at_least_one(trace["calls"].select(columns))
+    )
 
 
-def _is_long_launch(trace: Trace) -> pl.Expr:
+def _is_long_launch(calls: pl.DataFrame) -> pl.Expr:
     is_long = pl.col("end") - pl.col("start") > QUEUED_NS
-    return is_long & _is_named(trace, _NAME.str.contains(_LOADING_AT_FIRST))
+    return is_long & _is_named(calls, _NAME.str.contains(_LOADING_AT_FIRST))
 
 
-def _is_named(trace: Trace, condition: pl.Expr) -> pl.Expr:
+def _is_named(calls: pl.DataFrame, condition: pl.Expr) -> pl.Expr:
     """Return an expression, true for calls whose name meets `condition` (tested once per name)."""
-    names = trace.once(_names_of_calls, of_all=True).filter(condition)["name"]
+    names = calls.select("name").unique().filter(condition)["name"]
     return pl.col("name").is_in(names.implode())
-
-
-def _names_of_calls(trace: Trace) -> pl.DataFrame:
-    return trace["calls"].select("name").unique().collect()
 
 
 def host_rows(trace: Trace, library: str, *conditions: pl.Expr) -> pl.DataFrame:
@@ -216,8 +215,10 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     asleep
         ``thread, start, end``: sleeps of all threads.
     """
-    made = trace.once(_telling_calls, of_all=True).filter(_is_named(trace, _IS_OF_CODE))
-    built = made.select("process", "start", "end", name=_NAME)
+    calls = trace.once(_telling_calls, of_all=True)
+    built = calls.filter(_is_named(calls, _IS_OF_CODE)).select(
+        "process", "start", "end", name=_NAME
+    )
     if built.is_empty():
         return gaps.select("pair", "start", "end", name=pl.lit(None, pl.String)).clear()
     is_link = pl.col("name").str.contains(_LINKING)

@@ -617,20 +617,14 @@ function inkOn(colour) {
 }
 
 // Each letter is measured once: to measure texts takes longer than to draw them.
-const letters = { normal: new Map(), bold: new Map() };
-
-function widthOf(c, letter, weight) {
-  const known = letters[weight];
-  if (!known.has(letter)) known.set(letter, c.measureText(letter).width);
-  return known.get(letter);
-}
+const letters = { normal: {}, bold: {} };
 
 function cut(c, text, room, weight = "normal") {
   if (room < 12) return "";
-  const most = room - widthOf(c, "…", weight);
+  const known = letters[weight], widthOf = (letter) => known[letter] ??= c.measureText(letter).width, most = room - widthOf("…");
   let wide = 0, fits = 0;
   for (const letter of text) {
-    wide += widthOf(c, letter, weight);
+    wide += widthOf(letter);
     if (wide > room) return fits ? `${text.slice(0, fits)}…` : "";
     if (wide <= most) fits += letter.length;
   }
@@ -653,5 +647,5 @@ function hatching(c, colour, ratio) {
   return pattern;
 }
 
-return { Chart, channels, element, firstFrom, laneOf, lengthOf, merged, numberText, shortTime, size, timeOf, timeText, unpacked };
+return { Chart, channels, clipped, element, firstFrom, laneOf, lengthOf, merged, numberText, shortTime, size, timeOf, timeText, unpacked };
 })();

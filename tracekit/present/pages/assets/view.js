@@ -1,6 +1,6 @@
 // -- the view of whole runs: the chart of a step, of data that are asked for --
 (() => {
-const { Chart, channels, element, firstFrom, laneOf, lengthOf, merged, numberText, shortTime, size, timeOf, timeText } = tracekitChart;
+const { Chart, channels, clipped, element, firstFrom, laneOf, lengthOf, merged, numberText, shortTime, size, timeOf, timeText } = tracekitChart;
 const KEPT = "tracekit-token";
 
 // The token comes in the address once, and is kept for this tab alone.
@@ -170,13 +170,12 @@ class RunChart extends Chart {
   }
 
   get address() {
-    return [
-      ...super.address,
-      ...(this.lower ? [`below=${encodeURIComponent(this.lower.view.step)}`] : []),
-      ...(this.chosen.length ? [`lanes=${encodeURIComponent(this.chosen.join(" or "))}`] : []),
-      ...(this.flows ? ["flows"] : []),
-      ...(this.flags.length ? [`marks=${this.flags.map(shortTime)}`] : []),
-    ];
+    const said = super.address;
+    if (this.lower) said.push(`below=${encodeURIComponent(this.lower.view.step)}`);
+    if (this.chosen.length) said.push(`lanes=${encodeURIComponent(this.chosen.join(" or "))}`);
+    if (this.flows) said.push("flows");
+    if (this.flags.length) said.push(`marks=${this.flags.map(shortTime)}`);
+    return said;
   }
 
   tellFlags() {
@@ -684,23 +683,13 @@ class LowerChart extends RunChart {
 }
 
 function inSight(lane, from, to, stages) {
-  const busy = {}, parts = {};
-  let count = 0, longest = 0;
-  const last = firstFrom(lane.start, to);
-  if (lane.bins) {
-    const inside = (values) => values.slice(firstFrom(lane.start, from), last), sum = (values) => inside(values).reduce((all, each) => all + each, 0);
-    count = sum(lane.bins.count);
-    longest = Math.max(0, ...inside(lane.bins.longest));
-    for (const [name, each] of Object.entries(lane.bins.busy)) busy[name] = sum(each) || undefined;
-  }
-  for (let i = lane.bins ? last : firstFrom(lane.start, from - lane.longest); i < last; i += 1) {
-    if (lane.end[i] <= from && lane.start[i] < from) continue;
-    (parts[stages[lane.stage[i]]] ??= []).push([Math.max(lane.start[i], from), Math.min(lane.end[i], to)]);
-    if (lane.start[i] >= from) { count += 1; longest = Math.max(longest, lane.end[i] - lane.start[i]); }
-  }
-  for (const name of stages) if (parts[name]) busy[name] = lengthOf(merged(parts[name]));
-  const ordered = Object.fromEntries(stages.filter((name) => busy[name] !== undefined).map((name) => [name, busy[name]]));
-  return { busy: ordered, count, longest };
+  const first = firstFrom(lane.start, from), last = firstFrom(lane.start, to), inside = (values) => values.slice(first, last);
+  const sum = (values) => inside(values).reduce((all, each) => all + each, 0);
+  const parts = lane.bins ? Object.entries(lane.bins.busy) : [...clipped(lane, from, to, stages)];
+  const all = new Map(parts.map(([name, own]) => [name, lane.bins ? sum(own) : lengthOf(merged(own))]));
+  const lengths = lane.bins ? inside(lane.bins.longest) : inside(lane.end).map((end, i) => end - lane.start[first + i]);
+  const busy = Object.fromEntries(stages.filter((name) => all.get(name)).map((name) => [name, all.get(name)]));
+  return { busy, count: lane.bins ? sum(lane.bins.count) : last - first, longest: Math.max(0, ...lengths) };
 }
 
 // The samples of a counter in sight: how many, and their values.
