@@ -492,7 +492,7 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     waits = f"a GPU waits {time_text(meta['waits_ns'])} per step for others in collectives"
     one, lost = meta["latest"], time_text(meta["latest"]["caused_ns"])
     often = f"GPU {one['device']} is last in {one['last']:,} of {one['collectives']:,}"
-    why = f"no straggler was found: {often}, for which the others wait {lost} per step"
+    why = f"no straggler is certain: {often}, for which the others wait {lost} per step"
     return [of_rules, f"{waits}; {why}; see `tracekit stragglers`"]
 
 
