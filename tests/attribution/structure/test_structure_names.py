@@ -23,3 +23,8 @@ def test_gradients_are_told_by_names_that_no_forward_pass_has(
     name: str, *, is_gradient: bool
 ) -> None:
     assert _matches((name,))["backward"].tolist() == [is_gradient]
+
+
+def test_optimizers_of_bitsandbytes_are_told_as_rules_tell_them() -> None:
+    name = "void kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>(__nv_bfloat16*)"
+    assert _matches((name,))["optimizer"].all()
