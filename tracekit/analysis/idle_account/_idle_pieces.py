@@ -23,6 +23,7 @@ from tracekit.analysis.idle_account._host_states import (
     off_cpu,
     pairs_of,
     step_states,
+    telling_calls,
     threads_of,
     waited_before,
     waits,
@@ -134,7 +135,8 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     ending
         The GPUs of the run that end steps, from `last_to_work`.
     """
-    trace.once(host_activity, of_all=True)  # of the whole run
+    for of_run in (host_activity, telling_calls):
+        trace.once(of_run, of_all=True)
     trace = near(trace, windows, ending)
     gaps, kept = gaps_of(trace, windows), trace.once(_kept)
     for of, found in kept:  # mostly windows of the same gaps, such as the steps of the run
