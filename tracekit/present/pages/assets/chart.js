@@ -204,18 +204,17 @@ class Chart {
     box.style.setProperty("--high", `${height}px`);
     const width = box.clientWidth, [scrollTop, inSight] = this.isPrinted ? [0, height] : [box.scrollTop, Math.min(height, box.clientHeight)];
     Object.assign(this, { width, height });
-    const ratio = window.devicePixelRatio || 1;
-    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(inSight * ratio)) {
-      this.canvas.width = Math.round(width * ratio);
-      this.canvas.height = Math.round(inSight * ratio);
+    if (this.canvas.width !== Math.round(width * devicePixelRatio) || this.canvas.height !== Math.round(inSight * devicePixelRatio)) {
+      this.canvas.width = Math.round(width * devicePixelRatio);
+      this.canvas.height = Math.round(inSight * devicePixelRatio);
       this.canvas.style.height = `${inSight}px`;
     }
     const c = this.context;
-    c.setTransform(ratio, 0, 0, ratio, 0, -scrollTop * ratio);
+    c.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, -scrollTop * devicePixelRatio);
     c.fillStyle = colour("paper");
     c.fillRect(0, 0, width, height);
     this.axis(c, colour, height);
-    const look = { paper: colour("paper"), ink: colour("ink"), muted: colour("muted"), hatch: hatching(c, colour("hatch"), ratio) };
+    const look = { paper: colour("paper"), ink: colour("ink"), muted: colour("muted"), hatch: hatching(c, colour("hatch"), devicePixelRatio) };
     look.stages = this.data.stages.map((name) => colour((this.data.colours?.[name] ?? name).replace(" ", "-")));
     look.texts = look.stages.map(inkOn);
     this.view.lanes.forEach((lane, number) => {
