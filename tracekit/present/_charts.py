@@ -599,7 +599,7 @@ def paneled(
     figure = make_subplots(
         rows=down, cols=across, horizontal_spacing=44 / WIDE, vertical_spacing=gap / high
     )
-    figure.update_layout({**layout, "legend": legend_above(layout, gap=8 + titled)})
+    figure.update_layout({**layout, "legend": legend_above(layout, gap=8 + titled)}, overwrite=True)
     for place, text in enumerate(titles):
         figure.add_annotation(
             text=f"<b>{figure_text(text)}</b>", showarrow=False, font_size=13,

@@ -121,7 +121,7 @@ def comparison_figure(
         least=_LEAST_COLUMN * (len(parts) + 2),
     )
     look = {"barmode": "stack", "bargap": 0.38, "legend": legend_above(layout)}
-    figure.update_layout({**layout, **look})
+    figure.update_layout({**layout, **look}, overwrite=True)
     figure.add_traces(_stacks(parts, unit), rows=1, cols=1)
     changes = [*waterfall(parts, levels, unit), _step_labels(parts, reaches, unit)]
     figure.add_traces(changes, rows=2, cols=1)

@@ -65,7 +65,7 @@ def steps_figure(steps: pl.DataFrame, *, heading: Heading) -> go.Figure:
         notes=_notes(steps, len(parts) - len(runs)), sides=(80, 32), below=56,
     )  # fmt: skip
     figure = make_subplots(rows=2, cols=1, row_heights=[0.5, 0.5], vertical_spacing=0.14)
-    figure.update_layout(drawn.layout)
+    figure.update_layout(drawn.layout, overwrite=True)
     for run in runs:
         values = [value / divisor for value in run.steps["step_ns"]]
         figure.add_trace(_over_time(run, values, unit), row=1, col=1)
