@@ -36,7 +36,7 @@ def test_observed_beside_expected() -> None:
     ]  # fmt: skip
     assert found.meta["warnings"] == [
         "number of parameters not known of c: label parameters=60M",
-        "nothing shows that the GPUs of pipeline mostly exchange gradients, each with all",
+        "expected bytes of pipeline unknown: most are not shown to be gradients of all GPUs",
     ]  # fmt: skip
     # What a run says counts before what is given.
     given = exchange(_study(*rows), parameters=1_000_000).rows["gradient_bytes"].to_list()

@@ -18,7 +18,7 @@ from tracekit.attribution._context import Follower, autograd_threads, backward_w
 from tracekit.attribution._exchanges import Compressed, Doubtful, Split, roles_by_name
 from tracekit.attribution._findings import findings, stored_findings
 from tracekit.attribution._iterations import (
-    OfDevices,
+    DeviceSteps,
     Opening,
     Unmarked,
     Updated,
@@ -419,7 +419,7 @@ def _attribute_ops(
     waited: list[pl.DataFrame] = []
     sums, opening = _sums(found.iterations), Opening(found.iterations)
     doubts = (
-        Unmarked(found.iterations), Updated(found.iterations), OfDevices(),
+        Unmarked(found.iterations), Updated(found.iterations), DeviceSteps(),
         Doubtful(), Compressed(), Split(), jumps,
     )  # fmt: skip
     for each in ahead(attributed, range(len(ops)), waiting=1):

@@ -535,8 +535,8 @@ class Doubtful:
             brought=pl.col("bytes").filter(brings).sum(),
             fetched=pl.col("bytes").filter(fetches).sum(),
             update=ns.filter(fetches & (stage == "WU") & (source == "structure")).sum(),
-            forth=ns.filter(message & (stage == "FP")).sum(),
-            back=ns.filter(message & (stage == "BP")).sum(),
+            forward=ns.filter(message & (stage == "FP")).sum(),
+            backward=ns.filter(message & (stage == "BP")).sum(),
             kernels=ns.filter(computes).sum(),
             awaited=ns.filter(computes & (pl.col("launch_end") >= pl.col("end"))).sum(),
         )
@@ -566,9 +566,9 @@ class Doubtful:
                 f"copies to the host, {share['update']}, count as weight update for their place "
                 "after a backward pass: they may be results"
             )
-        if sums["forth"] > max(_MUCH * total, 10 * sums["back"]):
+        if sums["forward"] > max(_MUCH * total, 10 * sums["backward"]):
             yield (
-                f"messages to other processes, {share['forth']}, count as forward pass for their "
+                f"messages to other processes, {share['forward']}, count as forward pass for their "
                 "place between two backward passes: in a pipeline they may carry gradients"
             )
         if 2 * sums["awaited"] > sums["kernels"]:

@@ -431,7 +431,7 @@ class Opening:
         return found.filter("torn")["process"]
 
 
-class OfDevices:
+class DeviceSteps:
     """Finds GPUs on which several processes run steps in the same period, or none does."""
 
     def __init__(self) -> None:

@@ -149,7 +149,9 @@ def label_number(labels: Mapping[str, str], key: str, most: int, run: str) -> in
 
 _BYTES = 4
 _N, _S = pl.col("gpus"), pl.col("gradient_bytes")
-_OTHER = pl.col("basis").is_not_null() & (_N > 1) & ~pl.col("data_parallel").fill_null(value=False)
+_NOT_SHOWN = (
+    pl.col("basis").is_not_null() & (_N > 1) & ~pl.col("data_parallel").fill_null(value=False)
+)
 """Selects recorded runs that do not show what is exchanged; a table of times is trusted."""
 
 
@@ -185,7 +187,7 @@ def exchange(
         observed_bytes="bytes_between_gpus",
         observed_evidence="bytes_evidence",
     ).with_columns(gradient_bytes=_BYTES * pl.col("parameters"))
-    expected = pl.when(~_OTHER)
+    expected = pl.when(~_NOT_SHOWN)
     rows = rows.with_columns(
         expected_bytes=expected.then(2 * (_N - 1) * _S),
         star_root_bytes=expected.then((_N - 1) * _S),
@@ -209,10 +211,13 @@ def exchange(
 def _meta(rows: pl.DataFrame) -> dict[str, Any]:
     unknown, other = (
         ", ".join(map(str, rows.filter(each)["run"]))
-        for each in (pl.col("parameters").is_null(), _OTHER)
+        for each in (pl.col("parameters").is_null(), _NOT_SHOWN)
     )
     said = (
         (unknown, f"number of parameters not known of {unknown}: label parameters=60M"),
-        (other, f"nothing shows that the GPUs of {other} mostly exchange gradients, each with all"),
+        (
+            other,
+            f"expected bytes of {other} unknown: most are not shown to be gradients of all GPUs",
+        ),
     )
     return {"runs": rows.height, "warnings": [text for runs, text in said if runs]}

@@ -165,10 +165,11 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
 
 
 def _complete(turns: Turns, parts: Parts, bursts: Array) -> Array:
-    """Mask gaps of a pipeline, without the first and last, whose steps have all forward passes.
+    """Mask gaps of a pipeline whose steps have a forward pass for each backward pass without them.
 
-    Per backward pass, what they launch right before backward passes has no fewer layers than in the
-    usual step. `bursts` has the step of each backward pass. Gaps of the usual kind are not masked.
+    The layers right before backward passes, divided by the number of these, are then no fewer than
+    in the usual step. `bursts` has the step of each backward pass. The first and the last gap are
+    left out, and gaps of the usual kind are not masked.
     """
     layers = total_in(turns.lane.layer, turns.first + parts.front, turns.stop)[:-1]
     passes, forward = np.bincount(bursts), np.bincount(bursts, layers)
