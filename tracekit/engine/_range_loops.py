@@ -83,8 +83,8 @@ def part(
 
     A node of the tree is a path of ranges, and runs while an op launched in it runs. The two nodes
     are neighbours at positions `place` - 1 and `place` of the running nodes `active`; they
-    overlapped from the time noted there until `now`. `twice` has the sum per node, ns, and the
-    part of it in which both are this node.
+    overlapped from the time noted there until `now`. `twice` has two sums per node, ns: of
+    overlaps below the node, and of the node with itself.
     """
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)

@@ -66,7 +66,7 @@ def step_windows(trace: Trace, skip: int = 0, cutter: Cutter = run_windows) -> p
 
 
 def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Clip intervals to the windows with ``counts``; drop what lies outside.
+    """Clip intervals to the windows whose column ``counts`` is true; drop what lies outside.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def inside_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def begun_in_steps(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """Return the intervals that begin in windows with ``counts``, with their ``iteration``."""
+    """Return the intervals that begin in windows whose ``counts`` is true, with ``iteration``."""
     begun = inside_steps(spans.drop("iteration", strict=False), windows).filter("counts")
     return begun.with_columns(iteration=windows["iteration"].gather(begun["window"]))
 

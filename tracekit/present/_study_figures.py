@@ -180,8 +180,8 @@ def components_figure(table: pl.DataFrame, *, heading: Heading) -> go.Figure:
     Parameters
     ----------
     table
-        ``job``, ``architecture`` or ``to``, and the times that `step_times` returns; at most 40
-        rows are drawn, none with an unknown time.
+        ``job``, the architecture that it runs on (``architecture``) or moves to (``to``), and the
+        times that `step_times` returns; at most 40 rows are drawn, none with an unknown time.
     """
     known = table.drop_nulls("step_ns")
     if known.is_empty():

@@ -184,7 +184,7 @@ class Speed:
         return kernels & _has_name(f"(?i){self.name}")
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return the new time of the chosen kernels, the same for both bounds."""
+        """Return the new durations of the chosen kernels, ns; both bounds of the step use them."""
         return _divided(pl.col("weight"), self.factor)
 
 
@@ -239,10 +239,10 @@ class Loader:
         return waits | (pl.col("loads") & self._is_work() & (pl.col("weight") > 0))
 
     def length(self, *, slowest: bool) -> pl.Expr:
-        """Return new lengths of the loader's edges, ns, for one bound of the step time.
+        """Return new lengths, ns, for the upper bound of steps if `slowest`, else the lower one.
 
-        With a faster loader, waits for the loader delay nothing. The upper bound keeps the length
-        of host work of threads that only load, as this work may not be loading. With a slower
+        With a faster loader, waits for it delay nothing. The upper bound keeps the length of the
+        loader threads' host work, as part of it may be other work than loading. With a slower
         loader, the lower bound keeps the lengths of waits and of that host work.
         """
         least = self.factor if self.least is None else self.least
@@ -330,7 +330,7 @@ class NoSync:
         return pl.col("kind") == "return"
 
     def length(self, *, slowest: bool) -> pl.Expr:  # noqa: ARG002 - it is the same
-        """Return a negative length, with which an edge delays nothing; the same for both bounds."""
+        """Return a negative length, with which an edge delays nothing, for both bounds."""
         return pl.lit(HOLDS_NOTHING, pl.Int64)
 
 

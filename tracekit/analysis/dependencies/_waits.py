@@ -412,8 +412,8 @@ class Batches:
     def paced(self) -> pl.DataFrame:
         """All batches but the first, with ``pace``: upper bound of the loader's time for each, ns.
 
-        Only batches of threads that copy the input to the GPU are listed: of other threads, batches
-        without a wait are unknown.
+        Only batches of threads that copy the input to the GPU are listed, as only these threads
+        show each batch.
         """
         most = pl.lit(self.most_ns, pl.Int64)
         pace = pl.when("waited").then("lag").otherwise(pl.min_horizontal("lag", most))

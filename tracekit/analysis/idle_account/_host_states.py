@@ -291,7 +291,7 @@ def _with_latest(
 
 
 def threads_of(pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return ``pair, thread``: the two threads (launching, driving) of each pair, a row each."""
+    """Return ``pair, thread``: one row for each thread of each pair (see `pairs_of`)."""
     sides = [pairs.select("pair", thread=side) for side in ("launch_thread", "driver")]
     return pl.concat(sides).drop_nulls().unique(maintain_order=True)
 
@@ -305,14 +305,14 @@ def of_pairs(intervals: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_ranges(trace: Trace, pieces: pl.DataFrame, pairs: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Split idle intervals where the innermost NVTX range on the steps' thread changes.
+    """Split idle intervals where the innermost NVTX range on the driver thread changes.
 
     Parameters
     ----------
     pieces
         ``pair, start, end`` (ns) and any other columns.
     pairs
-        Pairs of threads (launching and driving) that explain gaps, from `pairs_of`.
+        Pairs of threads (launcher and driver) that explain gaps, from `pairs_of`.
     column
         Property of that range to add, ``name`` or ``stage``; ranges without it are ignored.
 

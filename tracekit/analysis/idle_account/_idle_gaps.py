@@ -505,9 +505,10 @@ def busy_blocks(trace: Trace, holding: pl.Series, since: int | None = None) -> p
 
 
 def behind_blocks(pieces: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Add ``behind``: main activity (of `busy`) of GPU ``held_by`` in each interval.
+    """Add ``behind``: what the GPU that an idle GPU waits for (``held_by``) mainly did meanwhile.
 
-    Null if activities cover less than half of the interval.
+    `busy` has the activities of each GPU. ``behind`` is null if they cover less than half of the
+    idle interval.
     """
     for name in BEHIND:
         blocks = busy.filter(pl.col("what") == name).drop("what")
