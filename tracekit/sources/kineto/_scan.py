@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -78,7 +77,7 @@ class Scanner:
                 words.append((where, key, loops.TEXT if is_text else role, slot))
         words += [(loops.CATEGORY, category, loops.DROPPED, 0) for category in dropped]
         words += [(loops.CATEGORY, category, loops.BARE, 0) for category in bare]
-        self._tables = _tables(words)
+        self._words = _known(words)
         none = {**dict.fromkeys(self.texts, pl.String), **dict.fromkeys(self.numbers, pl.Int64)}
         self._absent = {name: pl.lit(None, dtype).alias(name) for name, dtype in none.items()}
         self._absent["mistimed"] = pl.lit(value=False).alias("mistimed")
@@ -92,8 +91,9 @@ class Scanner:
         most = text.count(b"\n") + 1
         begins, sizes = (np.empty((most, len(self.texts)), np.int32) for _ in range(2))
         numbers = np.empty((most, len(self.numbers)), np.int64)
+        values = loops.Values(begins, sizes, numbers)
         spans, kinds = np.empty((most, 2), np.int64), np.empty(most, np.uint8)
-        rows = int(_scan(chars, *self._tables, begins, sizes, numbers, spans, kinds) or 0)
+        rows = int(_scan(chars, self._words, values, spans, kinds) or 0)
         odd = kinds[:rows] == loops.ODD
         sizes[:rows][odd] = -1
         numbers[:rows][odd] = loops.NONE
@@ -114,8 +114,8 @@ class Scanner:
         return pl.DataFrame(columns).with_columns(absent), lines
 
 
-def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ...]:
-    """Return the tables for `scan`: a hash table of known words, the words, and their uses.
+def _known(rows: Sequence[tuple[int, str, int, int]]) -> loops.Words:
+    """Return the known words for `scan`.
 
     Each of `rows` is a word's place (such as a key of an event), text, use (role), column (slot).
     """
@@ -128,7 +128,7 @@ def _tables(rows: Sequence[tuple[int, str, int, int]]) -> tuple[NDArray[Any], ..
         table[at] = number
     places = np.cumsum([0, *map(len, words)])
     roles, slots = np.array([row[2:] for row in rows], np.int64).T.copy()
-    return table, np.frombuffer(b"".join(words), np.uint8), places, roles, slots
+    return loops.Words(table, np.frombuffer(b"".join(words), np.uint8), places, roles, slots)
 
 
 def _distinct_texts(

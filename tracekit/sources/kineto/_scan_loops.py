@@ -1,10 +1,10 @@
 """Compiled loops over the JSON text of events: find their values, and parse numbers."""
 
-# ruff: noqa: C901, PLR0912, PLR0915, PLR1714, PLR2004, SIM109 - compiled loops over a grammar
+# ruff: noqa: C901, PLR0912, PLR1714, PLR2004, SIM109 - compiled loops over a grammar
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,33 @@ _MOST_MICROSECONDS = ((1 << 61) - 1) // 1000 - 1
 _VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY, _NEXT = 0, 1, 2, 3, 4
 _QUOTE, _BACKSLASH, _BLANK, _COMMA, _COLON, _MINUS, _DOT, _ZERO, _NINE = b'"\\ ,:-.09'
 _OPEN, _CLOSE, _OPEN_LIST, _CLOSE_LIST, _NEWLINE, _TAB, _RETURN = b"{}[]\n\t\r"
+_LETTER_M, _LETTER_N, _LETTER_X = b"MnX"
+
+
+class Words(NamedTuple):
+    """The known words: keys of events, keys of their arguments, and categories."""
+
+    table: Ints
+    """Hash table of the words' indices, -1 in free slots."""
+    texts: Bytes
+    """All words, each behind a code: key of an event, key of its arguments, or category."""
+    places: Ints
+    """Start of each word in `texts`."""
+    roles: Ints
+    """How a key's value, or a category's events, are used."""
+    slots: Ints
+    """Column of a key's value among the values of the same type."""
+
+
+class Values(NamedTuple):
+    """The wanted values of events, one row per event."""
+
+    begins: NDArray[np.int32]
+    """Start of each text."""
+    sizes: NDArray[np.int32]
+    """Length of each text: -1 if absent; for a list of n bytes -n - 2."""
+    numbers: Ints
+    """Integers, and times in ns; `NONE` if absent."""
 
 
 @inner
@@ -46,21 +73,19 @@ def hashed(text: Any, begin: int, end: int, where: int) -> int:
 
 
 @inner
-def word(text: Any, begin: int, end: int, where: int, table: Any, words: Any, places: Any) -> int:
+def word(text: Any, begin: int, end: int, where: int, words: Words) -> int:
     """Return the index of the known word that equals ``text[begin:end]``; -1 if none does.
 
-    `where` is a code: key of an event, key of its arguments, or category. `table` is a hash table
-    of the indices, -1 in free slots. `words` has all known words, each behind its code, and
-    `places` the start of each in `words`.
+    `where` is a code: key of an event, key of its arguments, or category.
     """
     at = hashed(text, begin, end, where)
-    while table[at] >= 0:
-        number = int(table[at])
-        first = places[number]
-        if places[number + 1] - first == end - begin + 1 and words[first] == where:
+    while words.table[at] >= 0:
+        number = int(words.table[at])
+        first = words.places[number]
+        if words.places[number + 1] - first == end - begin + 1 and words.texts[first] == where:
             same = True
             for offset in range(end - begin):
-                if words[first + 1 + offset] != text[begin + offset]:
+                if words.texts[first + 1 + offset] != text[begin + offset]:
                     same = False
                     break
             if same:
@@ -185,6 +210,227 @@ def literal_end(text: Any, at: int, size: int) -> int:
     return -1
 
 
+@inner
+def blank_end(text: Any, at: int, size: int) -> int:
+    """Return the offset of the first character from `at` that is no blank."""
+    while at < size and text[at] == _BLANK:
+        at += 1
+    return at
+
+
+@inner
+def scalar_end(text: Any, at: int, size: int, role: int) -> tuple[int, bool]:
+    """Return the offset after the string, number or literal at `at` (-1: invalid).
+
+    Also returned: whether it is a string with escapes or beyond ASCII. In a list with the role
+    `TEXT`, only strings and integers are valid.
+    """
+    char = text[at]
+    if char == _QUOTE:
+        end, escapes, is_ascii = string_end(text, at + 1, size)
+        return (end + 1 if end >= 0 else -1), escapes or not is_ascii
+    if char == _MINUS or _ZERO <= char <= _NINE:
+        end, is_whole = number_end(text, at, size)
+        return (end if is_whole or role != TEXT else -1), False
+    return (-1 if role == TEXT else literal_end(text, at, size)), False
+
+
+@inner
+def key_end(text: Any, at: int, size: int) -> tuple[int, int, bool]:
+    """Return the offsets of the quote that closes the key at `at`, and of its value (-1: invalid).
+
+    Also returned: whether the key has escapes.
+    """
+    if at >= size or text[at] != _QUOTE:
+        return -1, -1, False
+    quote, escapes, _ = string_end(text, at + 1, size)
+    at = blank_end(text, quote + 1, size)
+    if quote < 0 or at == size or text[at] != _COLON:
+        return -1, -1, False
+    at = blank_end(text, at + 1, size)
+    return quote, (at if at < size else -1), escapes
+
+
+@inner
+def container_end(text: Any, at: int, size: int, role: int) -> tuple[int, bool]:
+    """Return the offset after the list or object at `at` (-1: invalid), as `scalar_end` does.
+
+    A list with the role `TEXT` has no objects in it.
+    """
+    depth, lists, state, escapes = 0, 0, _VALUE, False
+    while at < size:
+        char = text[at]
+        if char == _BLANK:
+            at += 1
+        elif state == _KEY or (state == _FIRST_KEY and char != _CLOSE):
+            _, at, _ = key_end(text, at, size)
+            if at < 0:
+                break
+            state = _VALUE
+        elif state == _NEXT and char == _COMMA:
+            state = _VALUE if (lists >> depth) & 1 else _KEY
+            at += 1
+        elif (
+            state == _NEXT or state == _FIRST_KEY or (state == _FIRST_VALUE and char == _CLOSE_LIST)
+        ):
+            if char != (_CLOSE_LIST if (lists >> depth) & 1 else _CLOSE):
+                break
+            depth -= 1
+            at += 1
+            state = _NEXT
+            if depth == 0:
+                return at, escapes
+        elif char == _OPEN or char == _OPEN_LIST:
+            if depth >= _LAST or (role == TEXT and char == _OPEN):
+                break
+            depth += 1
+            is_list = char == _OPEN_LIST
+            lists = lists | (1 << depth) if is_list else lists & ~(1 << depth)
+            state = _FIRST_VALUE if is_list else _FIRST_KEY
+            at += 1
+        else:
+            at, is_unusual = scalar_end(text, at, size, role)
+            if at < 0:
+                break
+            escapes = escapes or is_unusual
+            state = _NEXT
+    return -1, False
+
+
+@inner
+def read_text(text: Any, at: int, row: int, slot: int, values: Values) -> tuple[int, bool]:
+    """Store where the text at `at` is: a string, an integer, a list, or nothing for null.
+
+    Returns the offset after it (-1: left to another parser), and whether it has escapes.
+    """
+    char = text[at]
+    if char == _OPEN_LIST:
+        end, escapes = container_end(text, at, text.size, TEXT)
+        values.begins[row, slot], values.sizes[row, slot] = at, -(end - at) - 2
+    elif char == _QUOTE:
+        quote, escapes, _ = string_end(text, at + 1, text.size)
+        end = quote + 1 if quote >= 0 else -1
+        values.begins[row, slot], values.sizes[row, slot] = at + 1, quote - at - 1
+    elif char == _LETTER_N:
+        return literal_end(text, at, text.size), False
+    else:
+        end, escapes = scalar_end(text, at, text.size, TEXT)
+        values.begins[row, slot], values.sizes[row, slot] = at, end - at
+    return end, escapes
+
+
+@inner
+def read_number(text: Any, at: int, role: int) -> tuple[int, int]:
+    """Return the offset after the number at `at` (-1: left to another parser), and its value.
+
+    A number may be in quotes. With the role `TIME`, microseconds become ns. For null it is `NONE`.
+    """
+    char, size = text[at], text.size
+    if char == _LETTER_N:
+        return literal_end(text, at, size), NONE
+    begin = at + 1 if char == _QUOTE else at
+    if char == _QUOTE:
+        end, _, _ = string_end(text, begin, size)
+    elif role == TIME:
+        end = begin
+        while end < size and text[end] not in (_BLANK, _COMMA, _CLOSE, _NEWLINE):
+            end += 1
+    else:
+        end, is_whole = number_end(text, begin, size)
+        end = end if is_whole else -1
+    if end < 0:
+        return -1, NONE
+    value = time_of(text, begin, end) if role == TIME else whole(text, begin, end)
+    after = end + 1 if char == _QUOTE else end
+    return (after if value != NONE else -1), value
+
+
+@inner
+def read_event(text: Any, at: int, row: int, words: Words, values: Values) -> tuple[int, bool]:
+    """Store the wanted values of the event at `at`, and of its arguments.
+
+    Returns the offset after the event (-1: left to another parser), and whether its texts have
+    escapes.
+    """
+    size, where, seen, escapes, is_first = text.size, EVENT, 0, False, True
+    if text[at] != _OPEN:
+        return -1, False
+    at = blank_end(text, at + 1, size)
+    while 0 <= at < size:
+        if text[at] == _CLOSE:
+            if where == EVENT:
+                return at + 1, escapes
+            where, is_first, at = EVENT, False, blank_end(text, at + 1, size)
+            continue
+        if not is_first:
+            if text[at] != _COMMA:
+                break
+            at = blank_end(text, at + 1, size)
+        quote, value_at, has_escapes = key_end(text, at, size)
+        if value_at < 0 or has_escapes:  # which may be a key that means something
+            break
+        number = word(text, at + 1, quote, where, words)
+        if number >= 0 and (seen >> number) & 1:
+            break
+        seen |= 1 << number if number >= 0 else 0
+        role = int(words.roles[number]) if number >= 0 else BARE
+        at, is_first, char = value_at, False, text[value_at]
+        if role == ARGUMENTS:
+            if char != _OPEN:
+                break
+            where, is_first, at = ARGUMENT, True, at + 1
+        elif role == TEXT:
+            at, has_escapes = read_text(text, at, row, words.slots[number], values)
+            escapes = escapes or has_escapes
+        elif role == NUMBER or role == TIME:
+            at, value = read_number(text, at, role)
+            values.numbers[row, words.slots[number]] = value
+        elif char == _OPEN or char == _OPEN_LIST:
+            at, _ = container_end(text, at, size, role)
+        else:
+            at, _ = scalar_end(text, at, size, role)
+        if at >= 0:
+            at = blank_end(text, at, size)
+    return -1, False
+
+
+@inner
+def use_of(text: Any, row: int, words: Words, values: Values) -> int:
+    """Return the use of an event, by its ``ph`` and ``cat``: `DROPPED`, `BARE`, or `TEXT`."""
+    if values.sizes[row, 0] != 1:
+        return DROPPED
+    phase = text[values.begins[row, 0]]
+    if phase != _LETTER_X and phase != _LETTER_M:
+        return DROPPED
+    begin, size = values.begins[row, 1], values.sizes[row, 1]
+    category = word(text, begin, begin + size, CATEGORY, words) if size >= 0 else -1
+    return int(words.roles[category]) if category >= 0 else TEXT
+
+
+@inner
+def copy_string(text: Any, at: int, begin: int, lines: Any) -> int:
+    """Copy a string from `at` to its closing quote, whose offset is returned (-1: none).
+
+    ``text[begin]`` goes to ``lines[0]``. Line breaks and tabs become blanks.
+    """
+    size = text.size
+    while at < size:
+        char = text[at]
+        lines[at - begin] = char
+        if char == _QUOTE:
+            return at
+        if char == _BACKSLASH:
+            at += 1
+            if at == size:
+                break
+            char = text[at]
+            lines[at - begin] = char
+        if char < _BLANK and char in (_TAB, _NEWLINE, _RETURN):
+            lines[at - begin] = _BLANK
+        at += 1
+    return -1
+
+
 def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
     """Copy complete events of a JSON array to one line each; return their number.
 
@@ -211,22 +457,9 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
             continue
         if char == _QUOTE:
             strange = strange or depth == 0
-            at += 1
-            while at < size and text[at] != _QUOTE:
-                char = text[at]
-                if char == _BACKSLASH:
-                    lines[at - begin] = char
-                    at += 1
-                    if at == size:
-                        return count
-                    char = text[at]
-                if char < _BLANK and char in (_TAB, _NEWLINE, _RETURN):
-                    char = _BLANK
-                lines[at - begin] = char
-                at += 1
-            if at == size:
+            at = copy_string(text, at + 1, begin, lines)
+            if at < 0:
                 return count
-            lines[at - begin] = _QUOTE
         elif char in (_TAB, _NEWLINE, _RETURN):
             lines[at - begin] = _BLANK
         elif char == _OPEN or char == _OPEN_LIST:
@@ -261,34 +494,17 @@ def split(text: Bytes, begin: int, most: int, lines: Bytes, found: Ints) -> int:
     return count
 
 
-def scan(
-    text: Bytes,
-    table: Ints,
-    words: Bytes,
-    places: Ints,
-    roles: Ints,
-    slots: Ints,
-    begins: NDArray[np.int32],
-    sizes: NDArray[np.int32],
-    numbers: Ints,
-    spans: Ints,
-    kinds: NDArray[np.uint8],
-) -> int:
+def scan(text: Bytes, words: Words, values: Values, spans: Ints, kinds: NDArray[np.uint8]) -> int:
     """Extract the wanted values of events, given one event per line; return how many are kept.
 
     Parameters
     ----------
     text
         The events.
-    table, words, places
-        Hash table of the known words, see `word`.
-    roles, slots
-        By known word: how its value is used, and its column among those of the same type.
-    begins, sizes
-        Output: begin and length of texts, by row and column. The length is -1 if absent; for a list
-        of n bytes it is -n - 2.
-    numbers
-        Output: integers, and times in ns; `NONE` if absent.
+    words
+        The known words.
+    values
+        Output: the values.
     spans
         Output: start and end of each event's line.
     kinds
@@ -300,191 +516,26 @@ def scan(
             at += 1
             continue
         begin = at
-        sizes[row, :] = -1
-        numbers[row, :] = NONE
-        ok, escapes, drop, bare, is_counted = True, False, False, False, False
-        depth, lists, state, seen = 0, 0, _VALUE, 0
-        number, value_begin, value_depth, args_depth = -1, 0, -1, -1
-        while ok and at < size:
-            char = text[at]
-            if char == _BLANK:
-                at += 1
+        values.sizes[row, :] = -1
+        values.numbers[row, :] = NONE
+        end, escapes = read_event(text, begin, row, words, values)
+        at = blank_end(text, max(end, begin), size)
+        is_read = end >= 0 and (at == size or text[at] == _NEWLINE)
+        if is_read:
+            use = use_of(text, row, words, values)
+            if use == DROPPED:
                 continue
-            if state == _KEY or state == _FIRST_KEY:
-                if char == _CLOSE and state == _FIRST_KEY:
-                    state = _NEXT
-                    continue
-                if char != _QUOTE:
-                    ok = False
-                    break
-                end, has_escapes, is_ascii = string_end(text, at + 1, size)
-                if end < 0:
-                    ok = False
-                    break
-                if depth == 1 or depth == args_depth:
-                    if has_escapes:  # which may be a key that means something
-                        ok = False
-                        break
-                    where = EVENT if depth == 1 else ARGUMENT
-                    number = word(text, at + 1, end, where, table, words, places)
-                    if number >= 0:
-                        bit = 1 << number
-                        ok = (seen & bit) == 0
-                        seen |= bit
-                at = end + 1
-                while at < size and text[at] == _BLANK:
-                    at += 1
-                if at == size or text[at] != _COLON:
-                    ok = False
-                    break
-                at += 1
-                state = _VALUE
-                continue
-            if state == _NEXT:
-                is_list = (lists >> depth) & 1
-                if char == _COMMA:
-                    state = _VALUE if is_list else _KEY
-                    at += 1
-                    continue
-                if (char != _CLOSE_LIST) if is_list else (char != _CLOSE):
-                    ok = False
-                    break
-                at += 1
-                if depth == args_depth:
-                    args_depth = -2
-                depth -= 1
-                if value_depth == depth:  # a list that is wanted as text
-                    slot = slots[number]
-                    begins[row, slot] = value_begin
-                    sizes[row, slot] = -(at - value_begin) - 2
-                    number, value_depth = -1, -1
-                if depth == 0:
-                    break
-                continue
-            # A value, or the end of an empty list.
-            role = roles[number] if number >= 0 and value_depth < 0 else -1
-            if depth == 0 and char != _OPEN:
-                ok = False
-                break
-            if char == _QUOTE:
-                end, has_escapes, is_ascii = string_end(text, at + 1, size)
-                if end < 0:
-                    ok = False
-                    break
-                if role >= 0:
-                    slot = slots[number]
-                    if role == TEXT:
-                        escapes = escapes or has_escapes
-                        begins[row, slot] = at + 1
-                        sizes[row, slot] = end - at - 1
-                        if slot == 0:
-                            is_counted = end - at == 2 and (
-                                text[at + 1] == 88 or text[at + 1] == 77
-                            )
-                        elif slot == 1:
-                            category = word(text, at + 1, end, CATEGORY, table, words, places)
-                            if category >= 0:
-                                drop = roles[category] == DROPPED
-                                bare = roles[category] == BARE
-                    elif role == ARGUMENTS:
-                        ok = False
-                        break
-                    else:
-                        value = (
-                            whole(text, at + 1, end) if role == NUMBER
-                            else time_of(text, at + 1, end)
-                        )  # fmt: skip
-                        if value == NONE:
-                            ok = False
-                            break
-                        numbers[row, slot] = value
-                    number = -1
-                elif value_depth >= 0 and (has_escapes or not is_ascii):
-                    escapes = True
-                at = end + 1
-                state = _NEXT
-            elif char == _OPEN or char == _OPEN_LIST:
-                if depth >= _LAST:
-                    ok = False
-                    break
-                if role == ARGUMENTS:
-                    if char == _OPEN_LIST or args_depth != -1:
-                        ok = False
-                        break
-                    args_depth = depth + 1
-                    number = -1
-                elif role >= 0:
-                    if char == _OPEN or role != TEXT:
-                        ok = False
-                        break
-                    value_begin, value_depth = at, depth
-                elif value_depth >= 0 and char == _OPEN:
-                    ok = False
-                    break
-                depth += 1
-                if char == _OPEN:
-                    lists &= ~(1 << depth)
-                    state = _FIRST_KEY
-                else:
-                    lists |= 1 << depth
-                    state = _FIRST_VALUE
-                at += 1
-            elif char == _CLOSE_LIST and state == _FIRST_VALUE:
-                state = _NEXT
-            elif char == _MINUS or _ZERO <= char <= _NINE:
-                if role == TIME:
-                    end = at
-                    while end < size and text[end] not in (_BLANK, _COMMA, _CLOSE, _NEWLINE):
-                        end += 1
-                    value = time_of(text, at, end)
-                    if value == NONE:
-                        ok = False
-                        break
-                    numbers[row, slots[number]] = value
-                else:
-                    end, is_whole = number_end(text, at, size)
-                    if end < 0 or (not is_whole and (role >= 0 or value_depth >= 0)):
-                        ok = False
-                        break
-                    if role == NUMBER:
-                        numbers[row, slots[number]] = whole(text, at, end)
-                    elif role == TEXT:
-                        begins[row, slots[number]] = at
-                        sizes[row, slots[number]] = end - at
-                    elif role == ARGUMENTS:
-                        ok = False
-                        break
-                if value_depth < 0:
-                    number = -1
-                at = end
-                state = _NEXT
-            else:
-                end = literal_end(text, at, size)
-                if end < 0 or value_depth >= 0 or (role >= 0 and char != 110) or role == ARGUMENTS:
-                    ok = False
-                    break
-                number = -1
-                at = end
-                state = _NEXT
-        if ok and depth == 0:
-            while at < size and text[at] == _BLANK:
-                at += 1
-            ok = at == size or text[at] == _NEWLINE
+            if use == BARE:
+                values.sizes[row, 2:] = -1
+                values.numbers[row, :] = NONE
+            elif escapes:
+                is_read = False
         else:
-            ok = False
-        if not ok:
             while at < size and text[at] != _NEWLINE:
                 at += 1
-        elif not is_counted or drop:
-            continue
-        elif bare:
-            sizes[row, 2:] = -1
-            numbers[row, :] = NONE
-        elif escapes:
-            ok = False
         spans[row, 0] = begin
         spans[row, 1] = at
-        kinds[row] = WHOLE if ok else ODD
+        kinds[row] = WHOLE if is_read else ODD
         row += 1
     return row
 
