@@ -759,8 +759,8 @@ def test_the_gpu_that_is_last_without_being_slow_is_told() -> None:
     assert (latest["device"], latest["last"], latest["collectives"]) == (1, 4, 4)
     assert latest["caused_ns"] == pytest.approx(300 * US, rel=1e-3)
     told = (
-        "no straggler is certain: GPU 1 is last in 4 of 4, for which the others wait 300.00 us per "
-        "step; see `tracekit stragglers`"
+        "in collectives while it runs nothing else; no straggler is certain: GPU 1 is last in 4 of "
+        "4, for which the others wait 300.00 us per step; see `tracekit stragglers`"
     )
     assert any(told in note for note in notes(found.meta))
 

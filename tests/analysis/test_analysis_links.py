@@ -225,9 +225,23 @@ def test_expected_traffic_of_a_star() -> None:
     assert nothing["expected_bytes"] is None
     assert nothing["ratio"] is None
     assert nothing["evidence"] is None
-    # Without iterations it is known what is expected, and not what is observed.
     outside = expected_traffic(table(*first), 60_000_000, iterations=0)
-    assert (outside["gpus"], outside["observed_bytes"]) == (8, None)
+    assert (outside["gpus"], outside["observed_bytes"], outside["expected_bytes"]) == (
+        8,
+        None,
+        None,
+    )
+
+
+def test_no_gradients_are_expected_of_a_pipeline() -> None:
+    """A message of activations forward, and one of their gradients back; a sum of a small loss."""
+    rows = [
+        transfer(0, 1, 0, 1, iteration=0, stage="FP"),
+        transfer(1, 0, 1, 2, iteration=0, stage="BP"),
+    ]
+    loss = transfer(1, 0, 2, 3, iteration=0, bytes=8)
+    found = expected_traffic(table(*rows, loss), 60_000_000, iterations=1)
+    assert (found["observed_bytes"], found["expected_bytes"], found["ratio"]) == (2_008, None, None)
 
 
 def test_expected_traffic_says_what_it_does_not_know() -> None:

@@ -299,6 +299,20 @@ def test_work_launched_between_steps_is_of_the_step_in_which_it_runs() -> None:
     assert flops(b.trace()).meta["known_share"] == pytest.approx(40 / 57)
 
 
+def test_nothing_is_said_of_kernels_that_are_not_recorded_or_not_known() -> None:
+    """`0 ns on Tensor Cores` was said of a recording of copies alone."""
+    b = TraceBuilder()
+    b.op("ncclKernel", at=0, start=10, end=40, kind="collective")
+    none = "known of nothing: no kernel that computes was recorded"
+    assert notes(roofline(b.trace()).meta) == [f"bounds {none}", "communication 30 ns"]
+    assert notes(flops(b.trace()).meta)[0].endswith(none)
+    b.op(GEMM, at=50)
+    for answer in (flops(b.trace()), roofline(b.trace())):
+        assert not any(
+            word in note for note in notes(answer.meta) for word in ("attention", "each")
+        )
+
+
 def test_rates_and_flop_per_byte() -> None:
     mm = roofline(two_steps().trace(), "operator,sizes").rows.row(0, named=True)
     assert mm["sizes"] == "[[2,3],[3,4]]"

@@ -280,7 +280,9 @@ def test_what_training_exchanges_between_bounds() -> None:
     for rank in range(8):
         job.iteration(0, 0, 500, thread=10 * rank)
         job.iteration(1, 900, 1_500, thread=10 * rank)
-    ops = job.trace().read("ops").with_columns(iteration=pl.col("start") // 1_000)
+    ops = job.trace().read("ops")
+    stage = pl.lit("WU").cast(ops.schema["stage"])
+    ops = ops.with_columns(stage=stage, iteration=pl.col("start") // 1_000)
     trace = job.trace().with_tables({"ops": ops})
     traffic = Traffic(trace, Placed(load_preset("dgx-h100"), EIGHT, "number"))
     found = traffic.expected(1_100)

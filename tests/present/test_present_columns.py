@@ -241,6 +241,11 @@ def test_a_note_on_expected_bytes_says_what_is_modelled_and_unknown() -> None:
     assert "observed (0.75 of the expected bytes), " in line
     (line,) = notes({"expected": known | {"unsized": 3, "evidence": "modelled"}})
     assert "by a model (0.75 of the expected bytes), 3 transfers not sized, " in line
+    assert line.endswith("gradients of S = 100 B, 4 bytes a parameter")
+    (line,) = notes({"expected": known | {"expected_bytes": None, "ratio": None}})
+    assert line.endswith(
+        "150 B observed; most are not shown to be gradients of all GPUs, so none are expected"
+    )
 
 
 def test_messages_are_sized_one_by_one_and_timed_by_the_median() -> None:

@@ -114,12 +114,14 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("stragglers", {**STRAGGLERS, "last": [4, 4]}, {},
          "No rank is last more often than another: each at 4 collectives"),
         ("stragglers", STRAGGLERS, {},
-         "Rank 1 is last at 6 of 8 collectives (4 by chance), for which the others wait 5.000 ms"),
+         ("Rank 1 is last at 6 of 8 collectives (4 by chance), for which the others wait 5.000 ms "
+          "while they run nothing else")),
         ("stragglers", {**STRAGGLERS, "chance_share": [0.5, 0.425]}, {},  # of groups of other sizes
          ("Rank 1 is last at 6 of 8 collectives (3.4 by chance), for which the others wait "
-          "5.000 ms")),
+          "5.000 ms while they run nothing else")),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {},
-         "Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms"),
+         ("Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms while they run "
+          "nothing else")),
         ("breakdown", ITERATIONS, {"window_ns": 1},
          "2 steps of 2.000 ms in the mean, 3.000 ms at most (step 1)"),
         ("breakdown", {**ITERATIONS, "window_ns": [2 * MS, 6 * MS, 9 * MS], "devices": 2},
@@ -209,7 +211,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
          "Most often: all_reduce, 3 calls"),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {"per": "step/GPU"},
-         "Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms a step"),
+         ("Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms a step while "
+          "they run nothing else")),
         ("latency", {"operation": ["all_reduce", "send"], "size_bytes": [2_000, None],
                      "p50_ns": [3 * MS, 9 * MS]}, {},
          "Longest in the median: all_reduce of 2,000 B, 3.000 ms"),

@@ -528,7 +528,9 @@ def _flops_notes(meta: Mapping[str, Any]) -> list[str]:
 )  # fmt: skip
 def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: kernel time by kind of bound; a step's kernel time beyond the bounds."""
-    bounds = ", ".join(f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items())
+    each = [f"{text_of(name)} {duration(ns)}" for name, ns in meta["bounds"].items()]
+    if meta["known_share"] is None:
+        return [f"bounds known of {_of_kernels(None)}", *each]
     above = "headroom unknown"
     if meta["step_headroom_ns"] is not None:
         step = f"a step of {duration(meta['step_ns'])}"
@@ -538,21 +540,23 @@ def _roofline_notes(meta: Mapping[str, Any]) -> list[str]:
     if meta["tensor_core_unknown_ns"]:
         tensor += f", unknown for {duration(meta['tensor_core_unknown_ns'])}"
     return [
-        f"kernels by bound: {bounds}", tensor, f"{above} · {known}",
+        f"kernels by bound: {', '.join(each)}", tensor, f"{above} · {known}",
         *([f"{duration(meta['outside_ns'])} {_OUTSIDE}"] if meta["outside_ns"] else []),
         *([text_of(meta["bounds_unknown"])] if meta["bounds_unknown"] else []),
-        meta["modelled"], *_peak_notes(meta),
+        *([meta["modelled"]] if meta["known_share"] else []), *_peak_notes(meta),
     ]  # fmt: skip
 
 
 def _of_kernels(share: float | None) -> str:
     if share is None:
-        return "nothing, as no kernel computes"
+        return "nothing: no kernel that computes was recorded"
     return f"{percent(share)} of the time of kernels that compute"
 
 
 def _peak_notes(meta: Mapping[str, Any]) -> list[str]:
     """Return sentences: the peak rates that shares refer to, and how attention was counted."""
+    if not meta["known_share"]:
+        return []
     peaks = [
         f"{text_of(precision)} {peak / 1e12:,.5g} TFLOP/s ({text_of(product)})"
         for product, each in meta["peaks"].items()

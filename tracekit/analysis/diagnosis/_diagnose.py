@@ -490,6 +490,7 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
     if "waits_ns" not in meta:
         return [of_rules]
     waits = f"a GPU waits {time_text(meta['waits_ns'])} per step for others in collectives"
+    waits += " while it runs nothing else"
     one, lost = meta["latest"], time_text(meta["latest"]["caused_ns"])
     often = f"GPU {one['device']} is last in {one['last']:,} of {one['collectives']:,}"
     why = f"no straggler is certain: {often}, for which the others wait {lost} per step"

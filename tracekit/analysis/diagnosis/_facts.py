@@ -97,7 +97,7 @@ def waits_in_collectives(calls: pl.DataFrame) -> pl.DataFrame:
 def exposed_waits(calls: pl.DataFrame, exposed: pl.DataFrame) -> pl.DataFrame:
     """Return waits in collectives of usual (not cold) steps, limited to each op's exposed time.
 
-    ``caused_ns``: for the last participant, the mean full wait of the other participants; else 0.
+    ``caused_ns``: for the last participant, the mean of the other participants' waits; else 0.
 
     Parameters
     ----------

@@ -349,4 +349,5 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
         f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"
         + (" a step" if str(meta.get("per", "")).startswith("step") else "")
+        + " while they run nothing else"
     )

@@ -503,7 +503,8 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
 
     In each iteration, gradients of S bytes (4 per parameter) are summed over n GPUs, and weights or
     the sum are sent back: 2 (n - 1) S bytes in all, through one GPU (a star), through several, or
-    along rings. Transfers outside of iterations, such as the first weights, do not count.
+    along rings. Transfers outside of iterations, such as the first weights, do not count. Nothing
+    is expected unless most of the others, by bytes, are of weight updates.
 
     Parameters
     ----------
@@ -531,7 +532,11 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
     ends = pl.concat([between["src_device"], between["dst_device"].drop_nulls()])
     gpus = ends.n_unique()
     size = 4 * parameters
-    expected = 2 * (gpus - 1) * size if gpus > 1 else None
+    moved = pl.coalesce("bytes", "bytes_if", 1)
+    update, total = inside.select(moved.filter(pl.col("stage") == "WU").sum(), all=moved.sum()).row(
+        0
+    )
+    expected = 2 * (gpus - 1) * size if 2 * update > total else None
     known, bounds = sized.height > 0 and iterations > 0, {}
     observed = int(sized["bytes"].sum()) / iterations if known else None
     modelled = (sized["evidence"] == "modelled").any()

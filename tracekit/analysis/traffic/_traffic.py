@@ -447,7 +447,10 @@ class Traffic:
 
     def expected(self, parameters: int) -> dict[str, Any]:
         """Compare moved bytes with those that training must exchange; see `expected_traffic`."""
-        return expected_traffic(self.transfers, parameters, iterations_in(self.trace, 0))
+        some = self.calls.filter(pl.col("ranks") < len(self.recorded))["op"]
+        is_of_some = pl.col("op").is_in(some.implode()).fill_null(value=False)
+        moved = self.transfers.with_columns(stage=pl.when(~is_of_some).then("stage"))
+        return expected_traffic(moved, parameters, iterations_in(self.trace, 0))
 
     def meta(self) -> dict[str, Any]:
         """Return the ``meta`` of the tables of traffic.
@@ -786,9 +789,8 @@ def _expected_notes(found: Mapping[str, Any]) -> list[str]:
     ratio = "" if found["ratio"] is None else f" ({found['ratio']:.3g} of the expected bytes)"
     how = "by a model" if found["evidence"] == "modelled" else "observed"
     unsized = f", {count(found['unsized'], 'transfer')} not sized" if found["unsized"] else ""
-    text = (
-        f"bytes between GPUs in each iteration: {sizes['observed']} {how}{ratio}{unsized}, "
-        f"{sizes['expected']} expected: 2 (n - 1) S for n = {found['gpus']} GPUs and gradients of "
-        f"S = {sizes['gradient']}"
-    )
-    return [text]
+    text = f"bytes between GPUs in each iteration: {sizes['observed']} {how}{ratio}{unsized}"
+    if found["expected_bytes"] is None:
+        return [f"{text}; most are not shown to be gradients of all GPUs, so none are expected"]
+    why = f"2 (n - 1) S for n = {found['gpus']} GPUs and gradients of S = {sizes['gradient']}"
+    return [f"{text}, {sizes['expected']} expected: {why}, 4 bytes a parameter"]
