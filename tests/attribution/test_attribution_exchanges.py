@@ -256,6 +256,27 @@ def test_sharded_weights(waits: str) -> None:
     assert not [text for text in trace.warnings if "exchanges of gradients" in text]
 
 
+@pytest.mark.parametrize("again", ["", "AG@28! "])
+def test_keys_that_are_gathered_beside_sharded_weights(again: str) -> None:
+    """Context parallelism: the gradients of what forward gathers are scattered, and none waits."""
+    forward = "AG@20 norm gemm AG@28! gemm2 gemm " * 2
+    backward = f"AG@20 gemm gemm {again}gemm2 RS@28! gemm norm RS@21 gemm " * 2
+    trace = Program().step(forward, backward, "adam", 5).trace()
+    passes = Counter({("FP", PASS): 10, ("BP", PASS): 10 * bool(again)})
+    assert told(trace) == {
+        "AG": +passes + Counter({("WU", WEIGHTS): 20}),
+        "RS": {("BP", PASS): 10, ("WU", GRADIENTS): 10},
+    }
+
+
+def test_weights_whose_gradients_are_scattered_at_once_are_no_keys() -> None:
+    """HSDP that waits for each exchange: shards are summed over nodes beside backward."""
+    forward, backward = "AG@20! norm gemm gemm " * 2, "AG@20! gemm gemm norm RS@20! AR@24 gemm " * 2
+    trace = Program().step(forward, backward, "adam", 5).trace()
+    assert set(told(trace)["AG"]) == {("WU", WEIGHTS)}
+    assert set(told(trace)["RS"]) == {("WU", GRADIENTS)}
+
+
 def test_weights_that_are_handed_out() -> None:
     """As `DataParallel` does before each forward pass, and adds up gradients after it."""
     forward = "BC@20! BC@20! BC@20! gemm norm gemm"

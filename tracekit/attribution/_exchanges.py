@@ -322,6 +322,12 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
         & ~((takes | (backward & scatters)) & beside).any() & ~(backward & gathers).any()
         & ((taken - returned).abs() <= at_most_beside * returned)
     ).over("line")  # fmt: skip
+    # Keys are gathered beside weights, on another stream that computing waits for.
+    alone = ((beside.mean() <= at_most_beside) & ~(reduces & ~scatters).any()).over(stream)
+    keys = alone & (takes | (backward & (gathers | scatters))) & (
+        ((takes & ~alone).any() & (backward & scatters & beside).any()).over("line")
+        & ((taken - (backward & scatters).sum()).abs() <= at_most_beside * taken).over(stream)
+    )  # fmt: skip
     # At the edges of forward, too, no gradients are reduced: those of embeddings and of the loss.
     # At the end of backward may be one of its last layer, where averaged gradients come in a row.
     # Backward begins with a gather where forward ends with a scatter.
@@ -341,7 +347,7 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
         (between | (edges & pl.col("reduced_forward"))) & waited
         & ((reduces & often) | ((gathers | (pl.col("own") == "FP")) & pl.col("reduced_forward"))
            | (gathers & computes & ~shards) | answered)
-    ) | features  # fmt: skip
+    ) | features | keys  # fmt: skip
     moves = (
         ~reduces & pl.col("after").is_in(passes) & (pl.col("own").is_in(passes) | pl.col("untold"))
     )
