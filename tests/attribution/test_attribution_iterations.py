@@ -229,6 +229,42 @@ def test_forward_backward_and_update_repeat() -> None:
     assert found == [(0, 0, 0, 50), (0, 1, 50, 90)]
 
 
+@pytest.mark.parametrize(
+    ("steps", "fed", "begins"),
+    [
+        (3, dict.fromkeys(range(3), (-8, -6)), [92, 192, 292]),
+        # Those of weights before training, of evaluation, and of the loss are not of the step.
+        (3, {0: (-60, -30, -4), 1: (-40, -4), 2: (-4,)}, [96, 196, 296]),
+        (3, {1: (-4,)}, [100, 200, 300]),
+        # Copies within the step before, and small ones.
+        (3, dict.fromkeys(range(3), (-80,)), [100, 200, 300]),
+        (2, dict.fromkeys(range(2), (-2,)), [98, 198]),
+    ],
+)
+@pytest.mark.parametrize("op", ["copy", "ncclDevKernel_SendRecv"])
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_step_begins_with_input_that_comes_before_its_forward_range(
+    steps: int, fed: dict[int, tuple[int, ...]], begins: list[int], op: str, *, evaluates: bool
+) -> None:
+    builder, copies = TraceBuilder(), {"kind": "h2d", "bytes": 1 << 16} if op == "copy" else {}
+    for n in range(steps):
+        at = 100 * (n + 1)
+        for start, name in ((0, "forward"), (10, "backward"), (20, "optimizer")):
+            builder.range(at + start, at + start + 9, name)
+        if evaluates:
+            builder.range(at + 55, at + 62, "validation")
+        for launch in fed.get(n, ()):
+            builder.op(op, at + launch, **copies)
+        builder.op("loss", at - 1, kind="h2d", bytes=8)
+        builder.op("gemm", at + 5)
+    found = builder.attributed().read("iterations")
+    assert found["start"].to_list() == begins
+    ends = found["end"].to_list()
+    assert (
+        ends == [155 + 100 * n if evaluates else at for n, at in enumerate(begins[1:])] + ends[-1:]
+    )
+
+
 def test_gradients_accumulate_over_several_passes() -> None:
     found = _named(*(
         (begin + start, begin + start + 9, name)

@@ -224,7 +224,8 @@ def _facts(trace: Trace, launches: list[dict[str, int]]) -> _Facts:
         marks, counted.group_by("process", "thread").agg(launches=pl.len().cast(pl.Int64))
     )
     told = skeleton.filter(~(pl.col("covered") & pl.col("deep")))
-    iterations = find_iterations(told, training, rules)
+    none = pl.DataFrame(schema={"thread": pl.Int32, "launch": pl.Int64})
+    iterations = find_iterations(told, training, rules, lambda: none)
     windows = backward_windows(told, training, iterations)
     autograd = autograd_threads(
         _served(threads, launches, windows),

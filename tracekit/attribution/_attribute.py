@@ -32,17 +32,19 @@ from tracekit.attribution._launches import (
     Captured,
     Launches,
     as_captured,
+    call_column,
     chunks_of,
     first_numbers,
     link_launches,
 )
-from tracekit.attribution._names import classify_threads
+from tracekit.attribution._names import classify_kernels, classify_threads
 from tracekit.attribution._nesting import Nesting, look_at_ranges
 from tracekit.attribution._op_loops import copy_contexts, count_in_steps
 from tracekit.attribution._processes import Known, Verdicts, judge_all
 from tracekit.attribution._range_labels import find_labels, number_in
 from tracekit.attribution._rules import Rules, Unmatched, without_unmatched
 from tracekit.attribution._stages import Launch, Stages
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution._trainers import Spans, Teams, find_teams, steps_of_teams
 from tracekit.attribution._verdict import count_names
 from tracekit.model import GRAPH_NODES, OPS, RANGES, STAGE, WORK_MISSING, Recording, Stream, Trace
@@ -122,7 +124,9 @@ def attribute_recording(
         captured = Captured(recording.tables.get("graph_nodes", GRAPH_NODES.empty()), calls)
         captured.mark(launches.launching)
         step()
-        found = _find_steps(nesting, launches, roles, rules)
+        found = _find_steps(
+            nesting, launches, roles, rules, lambda: _arrivals(ops, calls, launches, counted, rules)
+        )
         step()
         writing.result()
     contexts, autograd = _follow(ranges, calls, launches, nesting, found, roles, workspace, write)
@@ -228,7 +232,37 @@ class _Steps:
     windows: pl.DataFrame
 
 
-def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rules) -> _Steps:
+def _arrivals(
+    ops: Stream, calls: Stream, launches: Launches, counted: pl.DataFrame, rules: Rules
+) -> pl.DataFrame:
+    """Return ``thread, launch`` (ns) of ops that may bring input: copies from the host, messages.
+
+    Copies too small for a batch are left out; `counted` has the names of all kernels.
+    """
+    names = classify_kernels(counted.unique("name"), rules)
+    messages = names.filter(pl.col("collective") == "send_recv")["name"]
+    parts = [pl.DataFrame(schema={"thread": pl.Int32, "launch": pl.Int64})]
+    for number in range(len(ops)):
+        launch, known = call_column("start", launches, calls, number)
+        thread, _ = call_column("thread", launches, calls, number)
+        is_large = (pl.col("kind") == "h2d") & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
+        brings = is_large | pl.col("name").is_in(messages.implode()).fill_null(value=False)
+        parts.append(
+            ops.read(number, "kind", "bytes", "name")
+            .with_columns(pl.Series("thread", thread).cast(pl.Int32), launch=pl.Series(launch))
+            .filter(brings & pl.Series(known))
+            .select("thread", "launch")
+        )
+    return pl.concat(parts)
+
+
+def _find_steps(
+    nesting: Nesting,
+    launches: Launches,
+    roles: _Roles,
+    rules: Rules,
+    arrivals: Callable[[], pl.DataFrame],
+) -> _Steps:
     by_thread = roles.table.select("process", "thread").join(
         pl.DataFrame({"thread": np.arange(roles.threads, dtype=np.int32)}).with_columns(
             launches=launches.by_thread
@@ -240,7 +274,7 @@ def _find_steps(nesting: Nesting, launches: Launches, roles: _Roles, rules: Rule
         training, nesting.marks, roles.table, launches.devices, first=roles.processes
     )
     skeleton, apart = teams.apart(nesting.skeleton), teams.apart(teams.trainers)
-    steps = find_iterations(skeleton, apart, rules)
+    steps = find_iterations(skeleton, apart, rules, arrivals)
     windows = backward_windows(skeleton, apart, steps)
     return _Steps(teams, *steps_of_teams(steps, teams), windows)
 

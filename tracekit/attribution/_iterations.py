@@ -5,7 +5,7 @@ Also find which steps contain recorded GPU work, and which steps were recorded i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import polars as pl
 
@@ -48,7 +48,12 @@ def training_threads(marks: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFram
     )
 
 
-def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) -> pl.DataFrame:
+def find_iterations(
+    ranges: pl.DataFrame,
+    training: pl.DataFrame,
+    rules: Rules,
+    arrivals: Callable[[], pl.DataFrame],
+) -> pl.DataFrame:
     """Return the canonical table ``iterations`` (training steps), as ranges mark them.
 
     A column ``open`` is added: whether the end of the recording cut the step's range off.
@@ -63,6 +68,8 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     rules
         Their list ``iteration`` has the patterns of ranges that are steps. In a process without a
         matching range, steps begin with forward ranges: see `_repeated`.
+    arrivals
+        Function that returns ``thread, launch`` (ns) of ops that may bring input.
 
     Raises
     ------
@@ -84,7 +91,10 @@ def find_iterations(ranges: pl.DataFrame, training: pl.DataFrame, rules: Rules) 
     rest = training.join(named, on="process", how="anti")
     if rest.is_empty():
         return _numbered(named)
-    repeated = _until_evaluation(_repeated(outside, rest), ranges.filter("begins"))
+    repeated, evaluations = _repeated(outside, rest), ranges.filter("begins")
+    if repeated.height:
+        repeated = _with_input(repeated, evaluations, arrivals())
+    repeated = _until_evaluation(repeated, evaluations)
     return pl.concat([_numbered(named), _numbered(repeated)], how="diagonal").sort(
         "process", "start"
     )
@@ -214,16 +224,46 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         .sort("process", "step")
     )
     # A step lasts until the next one begins; the last one, until its last range ends.
-    following = pl.col("start").shift(-1).over("process")
     return (
         steps.filter(pl.len().over("process") > 1)
-        .with_columns(
-            ranges_end="end",
-            end=pl.coalesce(following, "end"),
-            number=pl.lit(None, pl.Int64),
-            name=pl.lit(None, pl.String),
-        )
+        .with_columns(number=pl.lit(None, pl.Int64), name=pl.lit(None, pl.String))
         .drop("step")
+    )
+
+
+def _with_input(
+    steps: pl.DataFrame, evaluations: pl.DataFrame, arrivals: pl.DataFrame
+) -> pl.DataFrame:
+    """Begin each step with its input: the `arrivals` launched before its forward range.
+
+    These are as many of the last ones before the range as usual, back to the previous step's last
+    range and to an evaluation. Steps stay as they are unless most have such input.
+    """
+    ended = evaluations.select("process", "thread", evaluated="end").sort("evaluated")
+    before = pl.max_horizontal(pl.col("end").shift().over("process"), "evaluated")
+    known = steps.sort("start").join_asof(
+        ended, left_on="start", right_on="evaluated", by=["process", "thread"],
+        check_sortedness=False,
+    ).with_columns(before=before, row=pl.int_range(pl.len()))  # fmt: skip
+    fed = (
+        arrivals.sort("launch")
+        .join_asof(
+            known.select("thread", "row", "start", "before"), left_on="launch", right_on="start",
+            by="thread", strategy="forward", check_sortedness=False,
+        )
+        .filter(pl.coalesce(pl.col("launch") >= pl.col("before"), pl.col("row").is_not_null()))
+        .group_by("row")
+        .agg(pl.col("launch").sort(descending=True))
+    )  # fmt: skip
+    is_later = pl.col("start") > pl.col("start").min().over("process")
+    count = pl.col("launch").list.len().filter(is_later)
+    usual = count.quantile(0.5, "lower").over("process").cast(pl.Int64)
+    most = count.count().over("process") > THRESHOLDS.few_usual * is_later.sum().over("process")
+    begins = pl.when(most).then(pl.col("launch").list.head(usual).list.min())
+    return (
+        known.join(fed, on="row", how="left", maintain_order="left")
+        .with_columns(start=begins.fill_null(pl.col("start")))
+        .select(steps.columns)
     )
 
 
@@ -235,20 +275,21 @@ def _length(where: pl.Expr) -> pl.Expr:
 
 
 def _until_evaluation(steps: pl.DataFrame, evaluations: pl.DataFrame) -> pl.DataFrame:
-    """End a step where an evaluation begins that lies between its last range and the next step."""
+    """End each step where the next one begins, or an evaluation after the step's last range."""
     begins = evaluations.select("process", "thread", evaluation="start").sort("evaluation")
+    following = pl.col("start").shift(-1).over("process", order_by="start")
     return (
-        steps.sort("ranges_end")
+        steps.sort("end")
         .join_asof(
             begins,
-            left_on="ranges_end",
+            left_on="end",
             right_on="evaluation",
             by=["process", "thread"],
             strategy="forward",
             check_sortedness=False,
         )
-        .with_columns(end=pl.min_horizontal("end", "evaluation"))
-        .drop("ranges_end", "evaluation")
+        .with_columns(end=pl.min_horizontal(pl.coalesce(following, "end"), "evaluation"))
+        .drop("evaluation")
     )
 
 
