@@ -20,7 +20,7 @@ import polars as pl
 from tracekit.analysis import step_detail
 from tracekit.analysis.calls import collective_calls
 from tracekit.analysis.diagnosis import longest_examples
-from tracekit.analysis.idle_account import CAUSES, host_activity
+from tracekit.analysis.idle_account import CAUSES, host_activity, loading_threads
 from tracekit.analysis.idle_time import idle_by
 from tracekit.analysis.statistics import outliers
 from tracekit.errors import UsageError
@@ -358,7 +358,8 @@ class SeenRun:
         """Compute what pictures, steps and causes of idle time need, and cache it with the run."""
         _ = self.lanes.lanes, self.steps
         if len(self.run.trace.parts()) == 1:  # parts of a divided run are not kept
-            host_activity(self.run.trace)
+            for of_run in (host_activity, loading_threads):
+                of_run(self.run.trace)
 
     @property
     def steps(self) -> pl.DataFrame:

@@ -130,6 +130,13 @@ def loads(trace: Trace) -> pl.DataFrame:
     return pl.concat([known, loaded]).with_columns(_NAME)
 
 
+def builds(trace: Trace) -> pl.DataFrame:
+    """Return ``process, start, end`` (ns), ``name``: calls that link or load GPU code."""
+    calls = trace.once(telling_calls, of_all=True)
+    found = calls.filter(_is_named(calls, _IS_OF_CODE))
+    return found.select("process", "start", "end", _NAME)
+
+
 def telling_calls(trace: Trace) -> pl.DataFrame:
     """Return the calls whose names tell what a thread does, and launches that may load code."""
     telling = _IS_WAIT | _IS_OF_CODE | _NAME.str.contains(_ALLOCATING)
@@ -201,7 +208,9 @@ def of_both(intervals: pl.DataFrame, asleep: pl.DataFrame, pairs: pl.DataFrame) 
     return pl.concat([known.filter(alone).select(columns), both])
 
 
-def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.DataFrame:
+def compilations(
+    trace: Trace, gaps: pl.DataFrame, built: pl.DataFrame, asleep: pl.DataFrame
+) -> pl.DataFrame:
     """Return ``pair, start, end`` (ns), ``name``: the part of each gap taken as compilation.
 
     This part goes from the start of the gap to the gap's last call that links GPU code. If the
@@ -212,13 +221,11 @@ def compilations(trace: Trace, gaps: pl.DataFrame, asleep: pl.DataFrame) -> pl.D
     ----------
     gaps
         ``pair`` (of threads, see `pairs_of`), ``process, start, end`` (ns).
+    built
+        Calls that link or load GPU code, from `builds`.
     asleep
         ``thread, start, end``: sleeps of all threads.
     """
-    calls = trace.once(telling_calls, of_all=True)
-    built = calls.filter(_is_named(calls, _IS_OF_CODE)).select(
-        "process", "start", "end", name=_NAME
-    )
     if built.is_empty():
         return gaps.select("pair", "start", "end", name=pl.lit(None, pl.String)).clear()
     is_link = pl.col("name").str.contains(_LINKING)

@@ -11,11 +11,12 @@ import polars as pl
 
 from tracekit.analysis.idle_account._timeline import Array, covered, merged, merged_in_batches
 from tracekit.engine import Lines, extended, launch_groups
+from tracekit.model import Stretch
 from tracekit.support.batches import at_least_one
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
-    from tracekit.model import Trace
+    from tracekit.model import Frames, Trace
 
 _OUT_OF_ORDER = -1
 _LANE = ["process", "context", "stream"]
@@ -297,13 +298,19 @@ def _found(
 
 
 def loading_threads(trace: Trace) -> pl.Series:
-    """Return the threads that launch only copies of input (data loaders)."""
+    """Return the threads that launch only copies of input (data loaders); cached with the run."""
+    whole = trace.limited_to(Stretch())
+    found = whole.sums_of_parts([partial(_loading_threads, whole)])[0]["threads"]
+    return found["launch_thread"]
+
+
+def _loading_threads(trace: Trace) -> Frames:
     ops = trace["ops"].select("launch_thread", loads=pl.col("stage") == "IO")
     threads = (
         rows.group_by("launch_thread").agg(pl.col("loads").all()) for rows in at_least_one(ops)
     )
     known = pl.concat(threads).drop_nulls("launch_thread").group_by("launch_thread")
-    return known.agg(pl.col("loads").all()).filter("loads")["launch_thread"]
+    return {"threads": known.agg(pl.col("loads").all()).filter("loads")}
 
 
 def _reached(lines: int) -> _Reached:

@@ -12,6 +12,7 @@ import polars as pl
 from tracekit.analysis.idle_account._host_states import (
     QUEUED_NS,
     allocations,
+    builds,
     compilations,
     host_rows,
     in_ranges,
@@ -23,7 +24,6 @@ from tracekit.analysis.idle_account._host_states import (
     off_cpu,
     pairs_of,
     step_states,
-    telling_calls,
     threads_of,
     waited_before,
     waits,
@@ -135,8 +135,7 @@ def own_pieces(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Own
     ending
         The GPUs of the run that end steps, from `last_to_work`.
     """
-    for of_run in (host_activity, telling_calls):
-        trace.once(of_run, of_all=True)
+    trace.once(host_activity, of_all=True)
     trace = near(trace, windows, ending)
     gaps, kept = gaps_of(trace, windows), trace.once(_kept)
     for of, found in kept:  # mostly windows of the same gaps, such as the steps of the run
@@ -296,7 +295,10 @@ def _phases(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def host_activity(trace: Trace) -> dict[str, pl.DataFrame]:
-    """Return kind of host activity -> ``thread, start, end`` (ns), ``name`` of each occurrence."""
+    """Return kind of host activity -> ``thread, start, end`` (ns), ``name`` of each occurrence.
+
+    ``building``, calls that link or load GPU code, has ``process`` in place of ``thread``.
+    """
     whole = trace.limited_to(Stretch())
     return whole.sums_of_parts([partial(_seen_of_threads, whole)])[0]
 
@@ -306,6 +308,7 @@ def _seen_of_threads(trace: Trace) -> Frames:
         "profiler": host_rows(trace, "profiler"),
         "allocation": trace.once(allocations),
         "loading": loads(trace),
+        "building": builds(trace),
         "waiting": trace.once(waits),
         "collective": host_rows(trace, "mpi", pl.col("group") == "collective"),
         "message": host_rows(trace, "mpi", pl.col("group") != "collective"),
@@ -317,7 +320,8 @@ def _seen_of_threads(trace: Trace) -> Frames:
 def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return kind of host activity -> ``pair`` (of threads), ``start, end`` (ns), ``name``."""
     threads = threads_of(pairs)
-    known = trace.once(host_activity, of_all=True)
+    known = {**trace.once(host_activity, of_all=True)}
+    built = known.pop("building")
     asleep = pl.concat([known[state] for state in _SLEEPS])
     found = {
         state: of_both(intervals, asleep, pairs)
@@ -325,7 +329,7 @@ def _of_hosts(trace: Trace, gaps: pl.DataFrame, pairs: pl.DataFrame) -> dict[str
         else of_pairs(intervals, threads)
         for state, intervals in known.items()
     }
-    return found | {"compiling": compilations(trace, gaps, asleep)}
+    return found | {"compiling": compilations(trace, gaps, built, asleep)}
 
 
 def _by_host(
