@@ -14,12 +14,32 @@ import pytest
 from hostile import SAMPLES, hostile_trace
 
 import tracekit
+from tracekit.model import Trace
+from tracekit.support import batches
 from tracekit.view import View
+from tracekit.view._sums import RunSums
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _asked_of_samples(samples_read_once: None) -> None:
     """Let views be what is made here, not runs."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sums_made_once() -> Iterator[None]:
+    """Sum up a trace once for all views of it, with batches of one size."""
+    made: dict[tuple[int, int], tuple[Trace, RunSums]] = {}
+    make = RunSums.of
+
+    def of(trace: Trace) -> RunSums:
+        key = id(trace), batches.ROWS
+        if key not in made:
+            made[key] = trace, make(trace)
+        return made[key][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunSums, "of", of)
+        yield
 
 
 @pytest.fixture(scope="module")
