@@ -650,7 +650,7 @@ def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.
         reached = pl.col("end").cum_max().shift(1).over("device")
         ops = ops.with_columns(idle=pl.max_horizontal(pl.col("start") - reached, 0).fill_null(0))
         collectives = ops.filter(kind="collective")
-        for op in pl.concat([ops.top_k(8, by="idle"), ops[::180], collectives.tail(3)]).to_dicts():
+        for op in pl.concat([ops.top_k(8, by="idle"), ops[::90], collectives.tail(3)]).to_dicts():
             told = client.data("waited", run=number, op=op["op"])
             waited = {each["cause"]: 0 for each in told["idle"]}
             for each in told["idle"]:
