@@ -13,6 +13,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
+from trace_builder import TraceBuilder
 
 from tracekit.model import (
     TABLES,
@@ -217,6 +218,21 @@ def test_one_cause_is_one_warning() -> None:
         "rank4.sqlite: odd 1.",
         "rank4.sqlite: odd 2.",
     )
+
+
+def test_a_report_without_steps_is_told_if_others_have_some() -> None:
+    """Not one that launches hardly anything, and none of a run without steps."""
+    traces = []
+    for number, (steps, ops) in enumerate([(2, 300), (0, 4), (0, 3)]):
+        builder = TraceBuilder()
+        for step in range(steps):
+            builder.iteration(step, 100 * step, 100 * step + 90)
+        for op in range(ops):
+            builder.op("gemm", 10 * op)
+        traces.append(builder.trace().with_tables({"reports": report(number).read("reports")}))
+    [said] = [text for text in combine(traces).warnings if "no steps" in text]
+    assert said == "rank1.sqlite: no steps are known of its GPU work: tables of steps leave it out"
+    assert not [text for text in combine(traces[1:]).warnings if "no steps" in text]
 
 
 def test_clocks_apart_for_one_reason_are_one_warning() -> None:

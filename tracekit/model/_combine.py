@@ -8,6 +8,7 @@ GPUs are matched beforehand: entries of several files may be the same physical G
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,10 @@ _NUMBER = re.compile(r"[-+]?\d[\d,.]*")
 
 UNMATCHED = "nothing recorded matches "
 """Begin of the warning about an entry of a user's rules that matches nothing."""
+
+_STEPLESS = "no steps are known of its GPU work: tables of steps leave it out"
+_FEW = 0.01
+"""Share of the ops of the largest file up to which one without steps gives no warning."""
 
 Gpu = tuple[int, int]
 """Index of a report, and number of a GPU in it."""
@@ -619,6 +624,7 @@ def _warnings(
         for warning in trace.warnings
         if not warning.startswith(UNMATCHED)
     ]
+    of_reports += [(named[number], _STEPLESS) for number in _without_steps(traces)]
     # What one report does not match another one may, such as that of the first rank.
     unmatched = [
         warning
@@ -634,6 +640,13 @@ def _warnings(
             of_clocks.append((name, text.removeprefix(f"{name}: ")))
     number = len(traces)
     return (*_by_cause(of_reports, number), *unmatched, *_by_cause(of_clocks, number), *of_all)
+
+
+def _without_steps(traces: Sequence[Trace]) -> list[int]:
+    """Return the files without steps, if others have some; not those with hardly any ops."""
+    steps, ops = ([trace.height(name) for trace in traces] for name in ("iterations", "ops"))
+    least = _FEW * max(ops) if any(steps) else math.inf
+    return [number for number, own in enumerate(steps) if not own and ops[number] > least]
 
 
 def _by_cause(warnings: Sequence[tuple[str, str]], reports: int) -> list[str]:
