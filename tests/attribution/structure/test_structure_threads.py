@@ -331,6 +331,25 @@ class TestGaps:
         assert (structure.step[tested] == NOTHING).all()
         assert structure.steps.height == 11
 
+    @pytest.mark.parametrize(("tests", "told"), [(2, "F"), (3, "M"), (5, "M")])
+    def test_a_pipeline_evaluates_at_its_end_by_more_passes_than_fill_it(
+        self, tests: int, told: str
+    ) -> None:
+        """Fewer may as well be of a step that the recording cuts."""
+        forward = "m:send_recv@9/F m:gemm/F m:relu/F m:softmax/F "
+        back = "m:zero/F " * 3 + BACKWARD
+        step = forward * 2 + back + (forward + back) * 2 + back + UPDATE
+        program = Program().run(step, 5).run(forward.replace("/F", f"/{told}"), tests)
+        structure = found(program)
+        told_last = letters(structure.stage[-4 * tests :])
+        assert told_last == letters(program.stages[-4 * tests :])
+        assert (structure.step[-4 * tests :] == NOTHING).all()
+        assert structure.steps.height == 5
+        # An evaluation like one before is no step that is cut.
+        evaluation = forward.replace("/F", "/M") * 2
+        program = Program().run(step * 3 + evaluation, 2).run(step * 3).run(evaluation)
+        assert letters(found(program).stage[-8:]) == "MMMMMMMM"
+
     @pytest.mark.parametrize(("length", "early"), [(7, "M"), (30, "I")])
     def test_evaluation_waits_for_the_input_that_a_loader_brings(
         self, length: int, early: str
@@ -342,6 +361,18 @@ class TestGaps:
         program.run(f"l:h2d@9/{early} {evaluation}", 2).run(step, 3)
         structure = found(program)
         assert letters(structure.stage) == letters(program.stages)
+
+    @pytest.mark.parametrize(("size", "stage"), [(48_000, "I"), (4_096, "I"), (1_024, "F")])
+    def test_small_batches_between_passes_that_act_and_learn_are_input(
+        self, size: int, stage: str
+    ) -> None:
+        """But not a few numbers, of which the forward pass makes something."""
+        act = "m:gemm/F m:relu/F m:softmax/F m:d2h/F "
+        learn = f"m:h2d/{stage} m:gemm/F m:relu/F m:softmax/F "
+        program = Program().run(f"{act}m:h2d/{stage} {learn}{BACKWARD}{UPDATE}", 6)
+        for row in program.rows:
+            row["bytes"] = min(row["bytes"], size)
+        assert letters(found(program).stage) == letters(program.stages)
 
     def test_what_prepares_the_next_batch_on_a_stream_of_its_own_is_input(self) -> None:
         """As a prefetcher does, whose kernels run beside the passes of the step before."""

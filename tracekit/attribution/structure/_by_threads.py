@@ -14,6 +14,7 @@ from tracekit.attribution.structure._pair import Pair, Turns, take_turns
 from tracekit.attribution.structure._sequences import (
     alike,
     common_suffix,
+    kinds_of,
     ranges_of,
     total_in,
 )
@@ -146,20 +147,23 @@ def _stages(turns: Turns, parts: Parts, bursts: Array, *, pipeline: bool) -> _St
     alone = slice(fronts[0] - min(tail, parts.cut.at - parts.cut.head), fronts[0])
     fronts[0] -= tail
     stage[fronts[0] : alone.start] = WU
-    partial = 0 if fed else _forward_at_end(turns, parts)
-    stage[heads[last] : heads[last] + partial] = FP
-    _lead(lane, stage, heads[-1:], heads[-1:] + partial)
-    heads[last] += partial
     if pipeline:
         fills = ~_complete(turns, parts, bursts)
         put(heads[1:-1][fills], fronts[1:-1][fills], FP, after[1:-1][fills])
         heads[1:-1][fills] = fronts[1:-1][fills]
-        heads[[0, last]] = fronts[[0, last]]
+        heads[0] = fronts[0]
+    evaluates = _evaluates_at_end(turns, heads, fronts)
+    partial = 0 if fed or evaluates else _forward_at_end(turns, parts)
+    stage[heads[last] : heads[last] + partial] = FP
+    _lead(lane, stage, heads[-1:], heads[-1:] + partial)
+    heads[last] += partial
+    if pipeline and not evaluates:
+        heads[last] = fronts[last]
     _evaluate(turns, parts, stage, heads, fronts)
     usual_front = int(fronts[parts.template])
     stage[alone] = stage[usual_front - (alone.stop - alone.start) : usual_front]
     stage[turns.stop[last] - fed : turns.stop[last]] = IO
-    copied = lane.batch & (lane.work.kind == H2D)
+    copied = (lane.work.kind == H2D) & (lane.work.bytes >= THRESHOLDS.relayed_bytes)
     stage[(stage == FP) & (copied | _prepares(lane, copied, stage))] = IO
     return _Stages(stage, step, fronts[0] < alone.start, bool(partial))
 
@@ -176,6 +180,21 @@ def _complete(turns: Turns, parts: Parts, bursts: Array) -> Array:
     usual = bursts[parts.template]
     complete = (forward * passes[usual] >= forward[usual] * passes)[bursts]
     return np.asarray((complete & (turns.kinds[:-1] != turns.kinds[parts.template]))[1:])
+
+
+def _evaluates_at_end(turns: Turns, heads: Array, fronts: Array) -> bool:
+    """Test whether the recording ends with an evaluation, not within a step's forward passes.
+
+    These are the ops between a gap's update (up to ``heads[n]``) and its last forward pass (from
+    ``fronts[n]`` on). Those after the last update either occur in another gap, or hold more layers
+    than are launched before any backward pass.
+    """
+    begin, end = heads[1:], np.append(fronts[1:-1], turns.stop[-1])
+    kinds = kinds_of(turns.lane.symbol, begin, end)
+    forward = np.append(fronts[:-1], heads[-1])
+    layers = total_in(turns.lane.layer, forward, turns.stop)
+    again = (kinds[:-1] == kinds[-1]).any() and begin[-1] < end[-1]
+    return bool(again or layers[-1] > layers[:-1].max())
 
 
 def _prepares(lane: Lane, copied: Array, stage: Array) -> Array:
