@@ -398,8 +398,8 @@ VERDICTS = Table(
                "that may be trained or not", nullable=False),
         Column("given", pl.Boolean, "whether the user set it", nullable=False),
         Column("evidence", pl.String, "the evidence, in words", nullable=False),
-        Column("cut", pl.String, "which end of its GPU work is missing: `begin`, `end` or `both`; "
-               "null where none is known to be"),
+        Column("cut", pl.String, "which end of its GPU work is missing (may be, where ranges mark "
+               "no steps): `begin`, `end` or `both`; null where none is known to be"),
         Column("iterations", pl.Int64, "iterations that are known"),
         Column("with_work", pl.Int64, "those of them with recorded GPU work"),
         Column("whole", pl.Int64, "those of them recorded completely, as far as is known"),

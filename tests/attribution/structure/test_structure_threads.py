@@ -495,6 +495,30 @@ class TestEdges:
         assert structure.steps["whole"].to_list() == [False, True, True, True, True]
         assert structure.cut_begin == 1
 
+    @pytest.mark.parametrize(
+        ("first", "is_cut"),
+        [
+            ("h2d try try embed norm gemm relu", False),
+            ("h2d embed gemm relu", False),
+            ("h2d embed other_norm gemm relu", False),
+            ("h2d FillFunctor embed norm gemm relu", False),
+            ("embed norm gemm relu", False),
+            ("norm gemm relu", True),
+            ("gemm h2d relu", True),
+            ("h2d relu", True),
+        ],
+    )
+    def test_a_first_step_that_differs_is_whole_if_it_begins_with_input(
+        self, first: str, *, is_cut: bool
+    ) -> None:
+        """Others may lack what was launched before the recording."""
+        texts = (first, "h2d embed norm gemm relu gemm relu")
+        begin, forward = (" ".join(f"m:{op}/F" for op in text.split()) for text in texts)
+        program = Program().run(f"{begin} m:gemm/F m:relu/F {BACKWARD}{UPDATE}")
+        structure = found(program.run(f"{forward} {BACKWARD}{UPDATE}", 6))
+        assert structure.cut_begin == is_cut
+        assert structure.steps["whole"][0] is not is_cut
+
     def test_the_last_update_of_a_step_may_be_the_shorter_one(self) -> None:
         """As with sharpness-aware minimisation: weights are moved up, and after a pass updated."""
         second = FORWARD.removeprefix("m:h2d/I ") + BACKWARD + "m:adam/W m:adam/W "

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import of_turns
-from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
+from tracekit.attribution.structure._gaps import Parts, has_update, input_comes_first, part_gaps
 from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._pair import Pair, Turns, take_turns
 from tracekit.attribution.structure._sequences import (
@@ -336,14 +336,19 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
 
 
 def _begins_whole(turns: Turns, parts: Parts) -> bool:
-    """Test whether the first forward pass begins with all kernels that the usual one begins with.
+    """Test whether the first forward pass begins as the usual one: with input, or its kernels.
 
-    Fills and copies may be missing: the first step of a program has no gradients to clear, and its
-    input may have been copied before the recording began.
+    With input if as many layers as usual follow it, for a program may try kernels first. With all
+    kernels that the usual one begins with, though fills and copies may be missing: the first step
+    has no gradients to clear, and its input may have been copied before the recording began.
     """
     lane, place = turns.lane, turns.gap(parts.template)
     usual = slice(place.start + parts.cut.at, place.stop)
     lead = int(np.append(lane.layer[usual], values=True).argmax())
+    copied = lane.batch & (lane.work.kind == H2D)
+    layers = [int(lane.layer[part].sum()) for part in (turns.gap(0), usual)]
+    if copied[usual][:lead].any() and input_comes_first(turns, 0) and layers[0] >= layers[1]:
+        return True
     first = slice(0, int(turns.stop[0]) - (usual.stop - usual.start - lead))
     if first.stop < 0:
         return False
