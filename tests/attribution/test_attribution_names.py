@@ -185,6 +185,9 @@ RANGES = {
         HtoD
         prefetch
         prefetcher.next
+        sample data
+        sample_batch
+        generate_data
         preprocess
         Preprocessing
         augmentation
