@@ -15,7 +15,7 @@ from training_outcomes import trace_of
 from tracekit.analysis import verdict_evidence
 from tracekit.attribution import attribute
 from tracekit.attribution.structure import find_structure
-from tracekit.attribution.structure._assumptions import _others_launch
+from tracekit.attribution.structure._assumptions import LEADS, _others_launch
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.model import Trace
 
@@ -54,6 +54,29 @@ def test_what_fails_is_said_with_its_time(name: str, mode: str, assumption: str)
         assert failed["doubt_ns"] > 0
     said = [text for text in trace.warnings if "contradicted" in text]
     assert any(f"assumed that {assumption}: {failed['said']}" in text for text in said), said
+
+
+@pytest.mark.parametrize(
+    ("lead", "result"),
+    [
+        ("m:normal/F m:uniform/F ", "fails"),
+        ("m:h2d/I m:crop/F m:flip/F ", "untested"),
+        ("l:h2d@9/I m:crop/F m:flip/F ", "untested"),
+        ("m:embedding/F ", None),
+        ("m:h2d/I ", None),
+    ],
+)
+def test_kernels_before_the_first_layer_may_make_or_prepare_input(
+    lead: str, result: str | None
+) -> None:
+    layers = "m:gemm/F m:relu/F m:gemm/F b:gemm_backward/B b:relu_backward/B b:gemm_backward/B "
+    program = Program().run(f"{lead}{layers}m:adam/W m:adam/W m:adam/W ", 8)
+    found = find_structure(program.work())
+    told = {each.name: each for each in found.assumptions}.get(LEADS)
+    assert (told and told.result) == result
+    if told:
+        assert told.doubt_ns == 8 * 2 * 7
+    assert any("may make it" in each for each in found.contradictions) == (result == "fails")
 
 
 @pytest.mark.parametrize("name", ["resident_unnamed", "data_parallel"])

@@ -35,6 +35,7 @@ LAUNCHED = "one thread launches forward passes, others launch backward passes"
 NAMED = "kernels that are named after gradients are of backward passes"
 LAYERS = "an update contains no layer"
 ALONE = "a forward pass that no backward pass follows is evaluation"
+LEADS = "what precedes the first layer of a forward pass belongs to it"
 UPDATE = "an update ends a step"
 SEVERAL = "several updates make a step"
 ACCUMULATED = "backward passes without an update accumulate gradients"
@@ -65,7 +66,7 @@ def failures(assumptions: Iterable[Assumption]) -> tuple[str, ...]:
 
 
 def of_turns(
-    turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array
+    turns: Turns, parts: Parts, pair: Pair, numbered: Numbered, stage: Array, *, fed: bool
 ) -> tuple[Assumption, ...]:
     """Test the assumptions behind stages inferred from alternating forward and backward threads.
 
@@ -81,10 +82,13 @@ def of_turns(
         Step of each backward pass.
     stage
         Stage of each op of the device, as index in the list of stages.
+    fed
+        Whether any thread copies batches to the device between backward passes.
     """
     return (
         _who_launches(turns.lane, pair, stage),
         _layers_in_updates(turns, parts, stage),
+        *_leads(turns, parts, stage, fed=fed),
         passes_alone(turns.lane, stage, int(numbered.bursts[-1]) + 1),
         _steps(turns, numbered),
         *_accumulated(turns, parts, numbered, stage),
@@ -130,6 +134,28 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
     return Assumption(
         LAYERS, "untested", None, "neither input nor a fetched result comes before forward passes"
     )
+
+
+def _leads(turns: Turns, parts: Parts, stage: Array, *, fed: bool) -> Iterator[Assumption]:
+    """Doubt kernels before the first layer of forward passes, if they take much time.
+
+    They may prepare input, and make it if no batch is copied (`fed`): random data, samples of a
+    graph that lies on the GPU.
+    """
+    lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
+    layers = np.append(np.flatnonzero(lane.layer | lane.lookup), len(lane))
+    begin = turns.first + parts.front
+    until = np.minimum(layers[np.searchsorted(layers, begin)], turns.stop)
+    prepares = lane.kernel & ~lane.fill & (stage == FP)
+    length = int(total_in(spent * prepares, begin, until).sum())
+    if length <= THRESHOLDS.left * spent.sum():
+        return
+    evidence = f"{length / 1e6:,.3f} ms of kernels before it count as forward pass"
+    if fed or length <= THRESHOLDS.readings * spent.sum():
+        yield Assumption(LEADS, "untested", length, f"{evidence}: they may prepare input")
+    else:
+        made = "no batch is copied to the GPU in steps: these kernels may make it"
+        yield Assumption(LEADS, "fails", length, f"{evidence}, and {made}")
 
 
 def passes_alone(lane: Lane, stage: Array, steps: int) -> Assumption:

@@ -58,7 +58,9 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     is_pipeline = bool((lane.work.collective == SEND_RECV).any() and not layers.all())
     found_stages = _stages(turns, parts, bursts, pipeline=is_pipeline)
     doubts = _doubts(turns, parts, pair)
-    assumed = of_turns(turns, parts, pair, numbered, found_stages.stage)
+    after = lane.work.launch > turns.lane.work.launch[turns.bursts[0]]
+    fed = bool((lane.batch & (lane.work.kind == H2D) & after).any())
+    assumed = of_turns(turns, parts, pair, numbered, found_stages.stage, fed=fed)
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = found_stages.stage, found_stages.step
     first, last = _edges(turns, parts, numbered)
