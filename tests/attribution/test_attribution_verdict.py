@@ -162,19 +162,22 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
         # An update alone says little: a range called `optimizer` may be that of a query.
         ({"WU": 4}, "other", "4 weight update ranges"),
         # One kind of names alone says little: there are solvers called momentum, and halos.
-        ({"optimizer": 7}, "unknown", "7 optimizer kernels"),
+        ({"optimizer": 7}, "unknown", "7 kernels of optimizers (by name)"),
         ({"exchanges": 7}, "other", "7 collectives"),
         ({"optimizer": 7, "exchanges": 7}, "unknown",
-         "7 optimizer kernels, 7 collectives"),
-        ({"backward": 7}, "unknown", "7 backward kernels"),
-        ({"backward": 7, "layers": 1}, "unknown", "7 backward kernels, 1 kernel of layers"),
-        ({"FP": 7, "backward": 7}, "unknown", "7 forward ranges, 7 backward kernels"),
+         "7 kernels of optimizers (by name), 7 collectives"),
+        ({"backward": 7}, "unknown", "7 kernels of backward passes (by name)"),
+        ({"backward": 7, "layers": 1}, "unknown",
+         "7 kernels of backward passes (by name), 1 kernel of layers"),
+        ({"FP": 7, "backward": 7}, "unknown",
+         "7 forward ranges, 7 kernels of backward passes (by name)"),
         # Nothing but a backward pass computes gradients of weights.
-        ({"backward": 7, "weight_gradients": 1}, "training", "7 backward kernels"),
+        ({"backward": 7, "weight_gradients": 1}, "training",
+         "7 kernels of backward passes (by name)"),
         # That of its input may be a transposed convolution, which generators of images run.
         ({"layers": 9, "data_gradients": 1}, "inference", "9 kernels of layers"),
         ({"data_gradients": 1, "optimizer": 1}, "training",
-         "1 optimizer kernel, 1 backward kernel"),
+         "1 kernel of optimizers (by name), 1 kernel of backward passes (by name)"),
         # Names that say nothing may be a backward pass.
         ({"layers": 400, "unnamed": 100}, "inference", "400 kernels of layers"),
         ({"layers": 400, "unnamed": 101}, "unknown",
@@ -185,11 +188,12 @@ def _frame(rows: list[tuple[Any, ...]], **columns: Any) -> pl.DataFrame:
         # A server serves, whatever its kernels are called.
         ({"serves": 2, "unnamed": 600}, "inference", "2 ranges of a server"),
         ({"serves": 2, "layers": 9, "backward": 1}, "unknown",
-         "1 backward kernel, 2 ranges of a server, 9 kernels of layers"),
+         "1 kernel of backward passes (by name), 2 ranges of a server, 9 kernels of layers"),
         ({"serves": 2, "autograd": 1}, "training", "1 autograd thread, 2 ranges of a server"),
-        ({"backward": 7, "optimizer": 1}, "training", "1 optimizer kernel, 7 backward kernels"),
+        ({"backward": 7, "optimizer": 1}, "training",
+         "1 kernel of optimizers (by name), 7 kernels of backward passes (by name)"),
         ({"backward": 1, "exchanges": 1}, "training",
-         "1 backward kernel, 1 collective of data parallelism"),
+         "1 kernel of backward passes (by name), 1 collective of data parallelism"),
     ],
     ids=str,
 )  # fmt: skip

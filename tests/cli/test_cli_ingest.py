@@ -66,8 +66,9 @@ def test_the_summary_of_a_new_run() -> None:
         "ranges": "1,444",
         "iterations": "6",
         "verdict": "training (12 forward ranges, 6 backward ranges, 18 weight update ranges, "
-        "1 autograd thread, 18 optimizer kernels, 60 backward kernels, 20 collectives of data "
-        "parallelism, the structure of its GPU work; by place 1 collective of weights)",
+        "1 autograd thread, 18 kernels of optimizers (by name), 60 kernels of backward passes "
+        "(by name), 20 collectives of data parallelism, the structure of its GPU work; by place 1 "
+        "collective of weights)",
         "launches known": "100.0 %",
         "coverage (stages known)": ">99.9 %",
     }

@@ -69,7 +69,8 @@ _SIGNS = dict.fromkeys(
 )  # fmt: skip
 _WORDS = {
     "FP": "forward range", "BP": "backward range", "WU": "weight update range",
-    "autograd": "autograd thread", "optimizer": "optimizer kernel", "backward": "backward kernel",
+    "autograd": "autograd thread", "optimizer": "kernel of optimizers (by name)",
+    "backward": "kernel of backward passes (by name)",
     "exchanges": "collective of data parallelism", "serves": "range of a server",
     "layers": "kernel of layers", "unnamed": "kernel of unknown purpose",
 }  # fmt: skip
