@@ -181,7 +181,7 @@ def stragglers(facts: Facts) -> Finding | None:
         f"others wait {duration(lost)} {facts.per} for it, {facts.share(lost)}.",
         win=min(waited_for(facts, worst["device"]) or lost, slower),
         low=min(*others, slower) / 2,
-        high=max(others),
+        high=max(*others, slower),
         confidence="measured",
         evidence=(
             by_chance,

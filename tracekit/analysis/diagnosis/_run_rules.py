@@ -160,7 +160,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
             + ", ".join(f"{each:.3g}" for each in sorted(paces["pace"])[:-1][-4:]),
         ),
         advice="Look for a lower clock, a power or temperature limit, ECC errors or another "
-        "program (`nvidia-smi -q -d CLOCK,PERFORMANCE`). No more is won than others wait for it.",
+        "program (`nvidia-smi -q -d CLOCK,PERFORMANCE`).",
     )
 
 
