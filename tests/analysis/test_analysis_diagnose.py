@@ -752,7 +752,6 @@ def test_a_late_rank_may_cost_more_than_the_exposed_waits_for_it() -> None:
     """It delayed what others had hidden: without it a step was 1.14 ms shorter, `at most 0.76`."""
     found = _found(_of_ranks(1, 950, 1000, beside=True))
     assert _wins(found["stragglers"]) == pytest.approx((50 * US, 100 * US, 150 * US), rel=1e-2)
-    assert "No more is won" not in found["slow_clocks"]["advice"]
 
 
 def test_ranks_that_are_late_by_turns_are_told() -> None:
