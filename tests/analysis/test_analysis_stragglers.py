@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -9,8 +10,11 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.calls import unrecorded_ranks
+from tracekit.analysis.communication import collectives
 from tracekit.analysis.diagnosis import stragglers
+from tracekit.analysis.diagnosis._exchange_rules import _waited
 from tracekit.analysis.diagnosis._facts import exposed_waits, facts_of, waits_in_collectives
+from tracekit.analysis.diagnosis._parts import calls, exchanges, work
 from tracekit.analysis.diagnosis._stragglers import _by_rank, _held_behind, _times
 from tracekit.analysis.idle_time import idle
 from tracekit.errors import MissingDataError, UsageError
@@ -154,7 +158,7 @@ def test_a_missing_first_or_last_rank_is_told() -> None:
     sized = trace.with_tables({"reports": TABLES["reports"].conform(pl.DataFrame([report]))})
     assert unrecorded_ranks(sized) == [0, 7]
     told = stragglers(trace).meta["missing"]
-    assert any(text.startswith("rank 0: a rank that was not") for text in told)
+    assert any(text.startswith("rank 0: one that was not") for text in told)
 
 
 def test_the_one_that_costs_most_comes_first() -> None:
@@ -210,10 +214,19 @@ def test_ranks_that_were_not_recorded_may_come_later() -> None:
     assert stragglers(trace).meta["missing"] == [
         "ranks of 4 of 4 collectives: one that was not recorded may be the last"
     ]
+    unseen = "ranks of 4 of 4 collectives: "
+    assert idle(trace).meta["missing"] == [
+        f"{unseen}waits for one that was not recorded are not counted"
+    ]
+    assert any(text.startswith(unseen) for text in collectives(trace).meta["missing"])
+    facts = replace(facts_of(trace), measures=((calls, work, exchanges),))
+    assert _waited(facts, facts.exchanges).endswith("us per step is known waiting for other ranks; "
+                                                    f"{unseen}waits for one that was not recorded "
+                                                    "are not known")  # fmt: skip
     assert "missing" not in stragglers(_of(PASSES, job=3)).meta
     between = {rank: PASSES[min(rank, 2)] for rank in (0, 1, 3)}
     assert stragglers(_of(between, marks=True)).meta["missing"] == [
-        "rank 2: a rank that was not recorded may be the last"
+        "rank 2: one that was not recorded may be the last"
     ]
 
 

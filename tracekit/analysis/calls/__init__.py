@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         log_processes,
         process_ranks,
         unrecorded_ranks,
+        unseen_participants,
         with_devices,
     )
 

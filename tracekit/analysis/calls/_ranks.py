@@ -24,6 +24,8 @@ _DIVIDING = ("device", "rank", "node")
 """Keys whose groups cover only part of the devices."""
 _FIRST = 9
 """Largest number of unrecorded ranks that are listed."""
+_LISTED = 8
+"""Largest number of these in a sentence, which then ends in dots."""
 
 
 def with_devices(
@@ -148,6 +150,18 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
         ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]
     between = (range(one + 1, other) for one, other in pairwise(ranks))
     return [*islice(chain.from_iterable(between), _FIRST)]
+
+
+def unseen_participants(trace: Trace, calls: pl.DataFrame) -> str | None:
+    """Return in words which ranks of matched collectives (`calls`) were not recorded, if any."""
+    member = pl.struct("process", "device")
+    matched = calls.drop_nulls("match").filter(pl.col("collective") != "send_recv")
+    seen = matched.group_by("match").agg(pl.max("ranks"), member.n_unique().alias("seen"))
+    if partly := seen.filter(pl.col("seen") < pl.col("ranks")).height:
+        return f"ranks of {partly:,} of {seen.height:,} collectives"
+    absent = unrecorded_ranks(trace) if seen.height else []
+    which = ", ".join(map(str, absent[:_LISTED])) + ", ..." * bool(absent[_LISTED:])
+    return f"rank {which}" if absent else None
 
 
 # -- match the processes of an NCCL log with those of a run

@@ -20,6 +20,7 @@ from tracekit.analysis.calls import (
     members_of_rows,
     process_ranks,
     unrecorded_ranks,
+    unseen_participants,
     unsized_of_others,
     why_unsized,
 )
@@ -391,7 +392,7 @@ def _meta(trace: Trace, found: Found, log: NcclLog | None) -> dict[str, Any]:
         "sized": dict(sources.rows()),
         "matched": int(rows["match"].count()),
         "collectives": rows["match"].drop_nulls().n_unique(),
-        "missing": [*_missing_sizes(trace, rows), *_missing_participants(rows)],
+        "missing": [*_missing_sizes(trace, rows), *_missing_participants(trace, rows)],
         "warnings": list(dict.fromkeys(warnings)),
     }
 
@@ -407,10 +408,11 @@ def _missing_sizes(trace: Trace, rows: pl.DataFrame) -> list[str]:
     return found
 
 
-def _missing_participants(rows: pl.DataFrame) -> list[str]:
-    alone = rows.filter(pl.col("match").is_null())
+def _missing_participants(trace: Trace, rows: pl.DataFrame) -> list[str]:
+    alone, unseen = rows.filter(pl.col("match").is_null()), unseen_participants(trace, rows)
     if alone.is_empty():
-        return []
+        of_seen = "transfer_ns may be too long, wait_ns and skew_ns too short"
+        return [f"{unseen}: if one that was not recorded is the last, {of_seen}"] * bool(unseen)
     number = "all" if alone.height == rows.height else f"{alone.height:,}"
     problem = f"of {number} collectives one participant is known, whose time includes waiting"
     how = "record all ranks, in one report or several ingested as one run"

@@ -67,7 +67,7 @@ def _headline(facts: Facts, each: pl.DataFrame, lost: float) -> str:
     sentence = f"Nothing else runs during {duration(exposed)} of collectives {facts.per}, "
     sentence += facts.share(exposed)
     matches = _matches(facts, each)
-    known = "known waiting" if matches.null_count() else "waiting"
+    known = "known waiting" if matches.null_count() or facts.unseen else "waiting"
     others = [f"{known} for other ranks"] if matches.count() else []
     others += ["the last of a step"] if facts.has_steps else []
     if not others:
@@ -180,13 +180,14 @@ def stragglers(facts: Facts) -> Finding | None:
         finding=f"GPU {worst['device']} comes last to {100 * often:.0f} % of collectives; the "
         f"others wait {duration(lost)} {facts.per} for it, {facts.share(lost)}.",
         win=min(waited_for(facts, worst["device"]) or lost, slower),
-        low=min(*others, slower) / 2,
+        low=0.0 if facts.unseen else min(*others, slower) / 2,
         high=max(*others, slower),
         confidence="measured",
         evidence=(
             by_chance,
             f"it takes {duration(slower)} {facts.per} longer than its peers for what all ranks do",
             f"the others wait {duration(min(others))} to {duration(max(others))} {facts.per}",
+            *([f"{facts.unseen}: one that was not recorded may be later"] if facts.unseen else []),
         ),
         advice="See `tracekit stragglers` for the stage in which it is late. Balance the work, or "
         "look for a slower clock, another program or a busier host there. The win is real if "
@@ -352,7 +353,9 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
     waited = facts.lost(each, "wait_ns").mean
     of_known = f"{duration(waited)} {facts.per}" if waited else "none of that"
     unknown = f"; of {matches.null_count():,} of {matches.len():,} calls it is not known"
-    return f"{of_known} is waiting for other ranks{unknown * bool(matches.null_count())}"
+    absent = f"; {facts.unseen}: waits for one that was not recorded are not known"
+    unknown = unknown * bool(matches.null_count()) + absent * bool(facts.unseen)
+    return f"{of_known} is {'known ' * bool(unknown)}waiting for other ranks{unknown}"
 
 
 def _needed(sized: pl.DataFrame, facts: Facts) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
-from tracekit.analysis.calls import collective_calls
+from tracekit.analysis.calls import collective_calls, unseen_participants
 from tracekit.analysis.diagnosis._parts import (
     CELL,
     LENGTH,
@@ -279,6 +279,11 @@ class Facts:
         """Participants of collectives, with ``clock`` and ``step`` (null unless a usual step)."""
         steps = self.found(calls)["rows"].select("op", "step")
         return self._calls.join(steps, on="op", how="left", maintain_order="left")
+
+    @cached_property
+    def unseen(self) -> str | None:
+        """Which ranks of the collectives of usual steps were not recorded, in words."""
+        return unseen_participants(self.trace, self.collectives.drop_nulls("step"))
 
     @cached_property
     def waits(self) -> pl.DataFrame:

@@ -15,7 +15,6 @@ from tracekit.analysis.calls import (
     members_of_rows,
     process_ranks,
     unnamed_groups,
-    unrecorded_ranks,
 )
 from tracekit.analysis.diagnosis._facts import PAIR, Facts, facts_of
 from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, Part, calls, work
@@ -25,8 +24,6 @@ from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Frames, Trace
 from tracekit.support.wording import duration, first_line
 
-_SHOWN = 8
-"""So many missing ranks are listed."""
 _MORE_KERNELS = 1.05
 """A rank with so many times the median kernels of its peers does other work than they do. Of jobs
 where one GPU updates all weights, this was asked of two: theirs has 1.13 and 1.16 times the ops."""
@@ -305,16 +302,8 @@ def _excess(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
 def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, Any]:
     if waits["late_ns"].has_nulls():
         missing = [*missing, "one clock of all ranks, so delays between ranks are unknown"]
-    of_one = facts.collectives.filter(
-        pl.col("match").is_in(waits["match"].implode()), pl.col("collective") != "send_recv"
-    )
-    seen = of_one.group_by("match").agg(pl.max("ranks"), pl.struct(MEMBER).n_unique().alias("seen"))
-    if partly := seen.filter(pl.col("seen") < pl.col("ranks")).height:
-        some = f"{partly:,} of {seen.height:,} collectives"
-        missing = [*missing, f"ranks of {some}: one that was not recorded may be the last"]
-    elif absent := unrecorded_ranks(facts.trace):
-        which = ", ".join(map(str, absent[:_SHOWN])) + (", ..." if absent[_SHOWN:] else "")
-        missing = [*missing, f"rank {which}: a rank that was not recorded may be the last"]
+    if facts.unseen:
+        missing = [*missing, f"{facts.unseen}: one that was not recorded may be the last"]
     several = facts.collectives.filter(~is_message()).drop_nulls("step")
     if alone := several["match"].null_count():
         some = f"{alone:,} of {several.height:,} calls of collectives"

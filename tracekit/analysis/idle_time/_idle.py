@@ -16,6 +16,7 @@ from tracekit.analysis.calls import (
     in_stretch,
     members_of_rows,
     unnamed_groups,
+    unseen_participants,
 )
 from tracekit.analysis.facts import (
     LEAST,
@@ -301,8 +302,13 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
     calls = in_stretch(calls.filter(~is_message()), trace.stretch)
     alone, every = calls["match"].null_count(), calls.height
     what = f"the participants of {alone:,} of {every:,} calls of collectives"
-    missing = {"missing": [f"{what}: waits in these are not counted"]} if alone else {}
-    return {"collective_wait_ns": int(matched["wait"].sum()), **missing}
+    missing = [f"{what}: waits in these are not counted"] if alone else []
+    if unseen := unseen_participants(trace, calls):
+        missing.append(f"{unseen}: waits for one that was not recorded are not counted")
+    return {
+        "collective_wait_ns": int(matched["wait"].sum()),
+        **({"missing": missing} if missing else {}),
+    }
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
