@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -269,6 +270,7 @@ def test_a_late_launch_is_the_hosts() -> None:
     assert _replayed(trace, speed=["relu=2x"])["speed relu=2x"] == 193 * US - 26_500
 
 
+@cache  # what is found of it, is found once
 def _behind() -> Trace:
     """Return two kernels of a stream, launched early: the second follows the first by 1 us."""
     b = TraceBuilder()
@@ -681,6 +683,7 @@ def test_larger_buckets_are_awaited_as_a_whole() -> None:
     assert _steps_of(_bucketed("all_gather"))["bucket 20MB"] == found["measured"]
 
 
+@cache
 def _loading(waits: int) -> Trace:
     """Return five steps of 100 us of work, before each of which the host waits for input."""
     b = TraceBuilder()
@@ -742,6 +745,7 @@ def test_waits_that_are_lost_beside_others_are_told(*, lost: bool) -> None:
     assert not lost or said[0].startswith("38.0 % of these steps, counted as host, may wait")
 
 
+@cache
 def _unmarked(asleep: bool, *pauses: int, source: str = "structure") -> Trace:
     """Return steps of 100 us, each after a pause of the host before its input.
 
@@ -946,6 +950,7 @@ def test_workers_are_asked_for_where_waits_have_a_rhythm() -> None:
         _replayed(_late_launch(), workers=4)
 
 
+@cache
 def _forking(workers: int) -> Trace:
     """Return steps of 400 us; a first batch is there 300 us after all workers were forked."""
     b = TraceBuilder()
@@ -1418,6 +1423,7 @@ def test_tables_of_events_are_followed() -> None:
 # -- a host that launches faster -----------------------------------------------------------------
 
 
+@cache
 def _launching(*, early: int = 0, unit: int = US) -> Trace:
     """Three kernels of 10 us, each launched by a call of 100 us, 50 us apart, and begun after it.
 
