@@ -1,8 +1,8 @@
-"""How much the tests try: little while one works, half of what they say in CI, more at night."""
+"""How much the tests try: little while one works, a quarter of it in CI, more at night."""
 
 from __future__ import annotations
 
-EFFORTS = {"quick": 0.1, "usual": 0.5, "thorough": 10.0}
+EFFORTS = {"quick": 0.1, "usual": 0.25, "thorough": 10.0}
 FEWEST = 3
 
 _chosen = "usual"
@@ -15,7 +15,7 @@ def choose(effort: str) -> None:
 
 
 def examples(usual: int, *, thorough: int | None = None) -> int:
-    """Return how many random examples a test tries, which is half of `usual` in CI.
+    """Return how many random examples a test tries, which is a quarter of `usual` in CI.
 
     Where an example takes a tenth of a second or more, CI tries few of them. ``thorough`` is how
     many a thorough run tries then.
