@@ -323,11 +323,11 @@ def _by_place(both_passes: float, at_most_beside: float) -> list[dict[str, pl.Ex
         & ((taken - returned).abs() <= at_most_beside * returned)
     ).over("line")  # fmt: skip
     # Keys are gathered beside weights, on another stream that computing waits for.
-    alone = ((beside.mean() <= at_most_beside) & ~(reduces & ~scatters).any()).over(stream)
-    keys = alone & (takes | (backward & (gathers | scatters))) & (
-        ((takes & ~alone).any() & (backward & scatters & beside).any()).over("line")
-        & ((taken - (backward & scatters).sum()).abs() <= at_most_beside * taken).over(stream)
-    )  # fmt: skip
+    scattered = backward & scatters
+    alone = ((beside.mean() <= at_most_beside) & takes.any() & scattered.any()).over(stream)
+    keys = alone & (takes | (backward & gathers) | scattered) & (
+        (gathers & ~alone).any() & (scattered & beside).any()
+    ).over("line")  # fmt: skip
     # At the edges of forward, too, no gradients are reduced: those of embeddings and of the loss.
     # At the end of backward may be one of its last layer, where averaged gradients come in a row.
     # Backward begins with a gather where forward ends with a scatter.

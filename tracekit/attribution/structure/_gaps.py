@@ -163,9 +163,7 @@ def _cut_kind(
     front = size - body
     if not layer[:front].any():
         front = min(front, _first_input(turns, number, front, template, cut))
-    elif not _same_pass(turns, number, template, body) and (
-        may_differ or input_comes_first(turns, number)
-    ):
+    elif not _same_pass(turns, number, template, body) and (may_differ or _fed(turns, number)):
         # What it has more of may be its forward pass' own, and its input says where that begins.
         parts = cut_gap(turns, number)
         return parts.head, parts.at
@@ -210,7 +208,7 @@ def _same_pass(turns: Turns, number: int, template: int, body: int) -> bool:
     return not belongs(turns, number, 0, int(stop[number] - turns.first[number]) - body)
 
 
-def input_comes_first(turns: Turns, number: int) -> bool:
+def _fed(turns: Turns, number: int) -> bool:
     """Test if gap `number` between backward passes has input copies, and layers only after them."""
     place = turns.gap(number)
     fed, layers = np.flatnonzero(_input(turns, place)), np.flatnonzero(turns.lane.layer[place])
@@ -286,9 +284,7 @@ def _begin(turns: Turns, template: int, cut: Cut) -> int:
     usual = slice(place.start + cut.at, place.stop)
     lead = int(np.append(lane.layer[usual], values=True).argmax())
     begin = int(turns.stop[0]) - (usual.stop - usual.start)
-    if lane.layer[: max(begin, 0)].any() and input_comes_first(
-        turns, 0
-    ):  # longer than the usual one
+    if lane.layer[: max(begin, 0)].any() and _fed(turns, 0):  # longer than the usual one
         begin = int((lane.batch & (lane.work.kind == H2D))[: begin + 1].argmax()) - lead
     plain = bool((copy | lane.fill)[usual][:lead].all())
     if begin + lead <= 0 or not plain:
