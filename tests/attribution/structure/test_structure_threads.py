@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from structure_programs import Program, check, letters
+from structure_programs import COPIES, Program, check, letters
 
 from tracekit.attribution.structure import Structure, find_structure
 from tracekit.attribution.structure._find import _without_call
@@ -362,17 +362,24 @@ class TestGaps:
         structure = found(program)
         assert letters(structure.stage) == letters(program.stages)
 
-    @pytest.mark.parametrize(("size", "stage"), [(48_000, "I"), (4_096, "I"), (1_024, "F")])
-    def test_small_batches_between_passes_that_act_and_learn_are_input(
-        self, size: int, stage: str
-    ) -> None:
-        """But not a few numbers, of which the forward pass makes something."""
-        act = "m:gemm/F m:relu/F m:softmax/F m:d2h/F "
-        learn = f"m:h2d/{stage} m:gemm/F m:relu/F m:softmax/F "
-        program = Program().run(f"{act}m:h2d/{stage} {learn}{BACKWARD}{UPDATE}", 6)
+    @pytest.mark.parametrize("size", [1 << 20, 48_000, 4_096])
+    def test_small_batches_show_where_a_forward_pass_begins(self, size: int) -> None:
+        """If there are no large ones; a result of the step before is fetched and measured."""
+        measured = "m:d2h/W m:norm/W m:d2h/W m:norm/W "
+        step = FORWARD + BACKWARD + UPDATE + measured
+        program = Program().run(measured).run(step, 6)
         for row in program.rows:
             row["bytes"] = min(row["bytes"], size)
-        assert letters(found(program).stage) == letters(program.stages)
+        check(found(program), program)
+
+    @pytest.mark.parametrize(("size", "stage"), [(48_000, "I"), (4_096, "I"), (1_024, "F")])
+    def test_small_copies_in_forward_passes_are_input(self, size: int, stage: str) -> None:
+        """But not a few numbers, of which the forward pass makes something."""
+        forward = f"m:h2d/I m:gemm/F m:relu/F m:label/{stage} m:softmax/F "
+        program = Program().run(forward + BACKWARD + UPDATE, 6)
+        for row in program.rows:
+            row["bytes"] = size if row["bytes"] == COPIES["label"][1] else row["bytes"]
+        check(found(program), program)
 
     def test_what_prepares_the_next_batch_on_a_stream_of_its_own_is_input(self) -> None:
         """As a prefetcher does, whose kernels run beside the passes of the step before."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._assumptions import of_turns
-from tracekit.attribution.structure._gaps import Parts, has_update, input_comes_first, part_gaps
+from tracekit.attribution.structure._gaps import Parts, has_update, part_gaps
 from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._pair import Pair, Turns, take_turns
 from tracekit.attribution.structure._sequences import (
@@ -46,6 +46,7 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     `pair` has the groups: one launches forward passes and updates, the other backward passes.
     `reading` is what the user takes for a step: the field `step` of `Rules`.
     """
+    lane = _with_small_batches(lane, pair)
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
         return nothing(len(lane), "a single backward pass", training=None)
@@ -84,6 +85,17 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
         cut_begin=int(not first or found_stages.begins_in_update),
         cut_end=int(not last or found_stages.ends_in_forward),
         reading=_reading(numbered, reading),
+    )
+
+
+def _with_small_batches(lane: Lane, pair: Pair) -> Lane:
+    """Take small copies from the host for batches, if no large ones come after a backward pass."""
+    copied, launch = lane.work.kind == H2D, lane.work.launch
+    later = launch > launch[pair.backward].min()
+    if (lane.batch & copied & later).any():
+        return lane
+    return replace(
+        lane, batch=lane.batch | (copied & (lane.work.bytes >= THRESHOLDS.relayed_bytes))
     )
 
 
@@ -323,7 +335,7 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
     passes = np.bincount(numbered.bursts)
     usual = int(np.median(passes) if numbered.steady else passes.max())
     if numbered.steady:
-        first = _begins_whole(turns, parts) and bool(passes[0] >= usual)
+        first = _begins_whole(turns, parts, numbered) and bool(passes[0] >= usual)
     else:
         first = bool(turns.lane.batch[turns.gap(0)].any())
     updates = has_update(turns, parts)
@@ -337,20 +349,25 @@ def _edges(turns: Turns, parts: Parts, numbered: Numbered) -> tuple[bool, bool]:
     return first, last
 
 
-def _begins_whole(turns: Turns, parts: Parts) -> bool:
-    """Test whether the first forward pass begins as the usual one: with input, or its kernels.
+def _begins_whole(turns: Turns, parts: Parts, numbered: Numbered) -> bool:
+    """Test whether the first forward pass begins as those of later steps: with input, or kernels.
 
-    With input if as many layers as usual follow it, for a program may try kernels first. With all
-    kernels that the usual one begins with, though fills and copies may be missing: the first step
-    has no gradients to clear, and its input may have been copied before the recording began.
+    With input if as many layers follow it as in the shortest of these passes, for a program may try
+    kernels first. With all kernels that the usual one begins with, though fills and copies may be
+    missing: the first step has no gradients to clear, and its input may have been copied before the
+    recording began.
     """
-    lane, place = turns.lane, turns.gap(parts.template)
+    lane, begins = turns.lane, np.flatnonzero(np.diff(numbered.bursts)) + 1
+    copied = lane.batch & (lane.work.kind == H2D)
+    fed = np.flatnonzero(copied[: turns.stop[0]])
+    if begins.size and fed.size:
+        front = (turns.first + parts.front)[begins]
+        layers = total_in(lane.layer, np.append(front, fed[0]), turns.stop[np.append(begins, 0)])
+        if layers[-1] >= layers[:-1].min() and total_in(copied, front, turns.stop[begins]).all():
+            return True
+    place = turns.gap(parts.template)
     usual = slice(place.start + parts.cut.at, place.stop)
     lead = int(np.append(lane.layer[usual], values=True).argmax())
-    copied = lane.batch & (lane.work.kind == H2D)
-    layers = [int(lane.layer[part].sum()) for part in (turns.gap(0), usual)]
-    if copied[usual][:lead].any() and input_comes_first(turns, 0) and layers[0] >= layers[1]:
-        return True
     first = slice(0, int(turns.stop[0]) - (usual.stop - usual.start - lead))
     if first.stop < 0:
         return False
