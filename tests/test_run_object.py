@@ -272,6 +272,24 @@ def test_studies_say_what_steps_of_a_run_rest_on(
         assert [*said][-2:] == [f"{run.name}: {doubt}" for doubt in doubts]
 
 
+def test_doubts_of_stages_are_not_told_where_no_stage_matters(
+    run: tracekit.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They took 18 lines below tables of traffic and memory."""
+    needed = {"verdicts", "opinions", "processes", "iterations"}
+    doubt, other = "2 of 4 reports (a, b); of the first: sources disagree", "a clock was reset"
+    monkeypatch.setattr(
+        "tracekit.attribution.stored_findings",
+        lambda tables: ("sources disagree",) if tables.keys() == needed else (),
+    )
+    monkeypatch.setattr(type(run), "warnings", (doubt, other))
+    for answer in (run.links.answer(), run.collectives.answer(), tracekit.memory.answer([run])):
+        assert any(text.endswith(other) for text in answer.warnings)
+        assert not any(text.endswith(doubt) for text in answer.warnings)
+    for answer in (run.links.answer("pair,iteration"), run.links.answer(parameters=1)):
+        assert answer.warnings[:2] == (doubt, other)
+
+
 @pytest.mark.slow
 def test_figures_of_answers(run: tracekit.Run) -> None:
     links = run.links.answer(sizes={"all_reduce": 25_000_000})

@@ -120,7 +120,10 @@ def test_intervals_of_few_or_slowly_varying_steps_hold_if_no_drift(
     steps: int | None, effective: float | None, *, is_told: bool
 ) -> None:
     found = study_notes(_study(_run(1000, 5, run="a", iterations=steps, step_effective=effective)))
-    note = "intervals hold if no drift (fewer than 200 steps, or slow variation): a"
+    note = (
+        "intervals hold if no drift, and no slow steps rarer than the recorded ones "
+        "(fewer than 200 steps, or slow variation): a"
+    )
     assert found == [note] * is_told
 
 

@@ -196,7 +196,10 @@ def test_tables_of_runs_say_what_their_processes_do_and_which_steps_are_left_out
 ) -> None:
     commands = ("study", "scaling", "overhead --baseline nccl", "memory", "latency")
     left_out = "left out at the beginning: 1 of ddp; --skip 0 keeps all"
-    few = "intervals hold if no drift (fewer than 200 steps, or slow variation): ddp"
+    few = (
+        "intervals hold if no drift, and no slow steps rarer than the recorded ones "
+        "(fewer than 200 steps, or slow variation): ddp"
+    )
     for command in commands:
         words = [*command.split(), "ddp"]
         meta, text = document(*words)["meta"], tracekit(*words).stdout

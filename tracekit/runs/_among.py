@@ -99,8 +99,8 @@ def among_runs(declared_question: Asked[Selection, P, Answer], finish: Finish) -
         needs = needed(declaration.name, options)
         runs = _Chosen(references, **chosen, is_of_latest=declaration.is_of_latest, needs=needs)
         found: Answer = finish(runs, ask(runs, *args, **options))
-        warnings = set(found.warnings)
-        return found.warning([text for text in warnings_of(runs.opened) if text not in warnings])
+        told = warnings_of(runs.opened, of_stages=declaration.name != "memory")
+        return found.warning([text for text in told if text not in found.warnings])
 
     signature = declaration.signature_of("tracekit.Answer", of_one=False)
     text = declaration.text("polars.DataFrame", of_one=False)

@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from tracekit.runs._question import Selection
 
 
+_OF_STAGES = {"stage", "iteration", "phase", "parallelism", "expected"}
+"""Columns and meta of traffic that rest on stages or steps."""
+
+
 def _with_steps(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Answer a question (analysis) of a run; step times for its figure are computed when drawn."""
     found = ask(run.trace)
@@ -73,7 +77,9 @@ def _with_verdicts(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:
     """Answer a question (analysis) of a run, and add whether each process trains or infers."""
     found = ask(run)
     answer = of_run(run, found.saying(**verdicts_of(run)))
-    return answer.saying(warnings=[*run.warnings, *found.warnings])
+    rests_on_stages = _OF_STAGES & {*found.rows.columns, *found.meta}
+    warnings = run.warnings if rests_on_stages else run.warnings_beside_stages
+    return answer.saying(warnings=[*warnings, *found.warnings])
 
 
 def _summed(run: OpenedRun, ask: Callable[..., Answer]) -> Answer:

@@ -110,6 +110,12 @@ class OpenedRun:
         """Warnings about this run, one sentence each."""
         return self.trace.warnings
 
+    @property
+    def warnings_beside_stages(self) -> list[str]:
+        """The warnings that are not about stages and steps, as `info` tells them."""
+        of_stages = tuple(text for each in self._reports for text in _of_stages(each))
+        return [text for text in self.warnings if not text.endswith(of_stages)]
+
     @cached_property
     def trace(self) -> Trace:
         """Tables of the run, its trace files together; with rules, stages are derived anew."""
@@ -324,8 +330,10 @@ class OpenedRun:
 
 def _found_in(reports: Sequence[Trace]) -> tuple[str, ...]:
     """Return the warnings stored with a run's files: about stages, and about combining files."""
-    names = ("verdicts", "opinions", "processes")
-    found = (attribution.stored_findings({name: each.read(name) for name in names})
-             for each in reports)  # fmt: skip
-    stored = [replace(each, warnings=texts) for each, texts in zip(reports, found, strict=True)]
-    return model.combine(stored).warnings
+    return model.combine([replace(each, warnings=_of_stages(each)) for each in reports]).warnings
+
+
+def _of_stages(report: Trace) -> tuple[str, ...]:
+    """Return the stored warnings of a report about stages and steps."""
+    names = ("verdicts", "opinions", "processes", "iterations")
+    return attribution.stored_findings({name: report.read(name) for name in names})

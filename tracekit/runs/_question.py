@@ -271,11 +271,11 @@ def facts_of(chosen: Sequence[OpenedRun]) -> dict[str, Any]:
     return {"verdicts": verdicts, **simulated_of(chosen)}
 
 
-def warnings_of(chosen: Sequence[OpenedRun]) -> list[str]:
+def warnings_of(chosen: Sequence[OpenedRun], *, of_stages: bool = True) -> list[str]:
     """Return the warnings of runs; a warning shared by several runs is listed once, with names."""
     warned: dict[str, dict[str, None]] = {}
     for run in chosen:
-        for text in run.warnings:
+        for text in run.warnings if of_stages else run.warnings_beside_stages:
             warned.setdefault(text, {})[run.name] = None
     return [f"{listed([*names])}: {text}" for text, names in warned.items()]
 

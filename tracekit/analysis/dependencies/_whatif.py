@@ -33,6 +33,7 @@ from tracekit.analysis.dependencies._job import (
 )
 from tracekit.analysis.dependencies._peers import Stragglers, slow_link, unlike, with_peers
 from tracekit.analysis.dependencies._sweeps import late_on_paths
+from tracekit.analysis.facts import LEAST
 from tracekit.analysis.idle_account import merged
 from tracekit.analysis.statistics import Skip
 from tracekit.errors import UndecidedError, UsageError
@@ -454,7 +455,7 @@ def _require_kernels(changes: Sequence[Change], alone: Sequence[_Replay]) -> Non
 def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) -> list[str]:
     """Return warnings on changes that have no effect, or an uncertain one, in this run."""
     alone = replays[2 : 2 + len(changes)]
-    texts = [f"{each.label}: it changes nothing in this run"
+    texts = [f"{each.label}: it changes no dependency that is known of this run"
              for each in alone if not each.edges]  # fmt: skip
     asked = [(each.size, found.edges) for each, found in zip(changes, alone, strict=True)
              if isinstance(each, Bucket)]  # fmt: skip
@@ -581,8 +582,6 @@ def price_of(rule: str, trace: Trace, traffic: Traffic) -> Price | None:
 
 _SURE = 0.5
 """Largest width of a range, relative to the saving, at which a single number is given."""
-_MUCH_UNEXPLAINED = 0.1
-"""Least share of unexplained time that the first line mentions where no change saves anything."""
 _AS_RECORDED = {"measured", "unchanged, replayed", "all of these"}
 
 
@@ -606,7 +605,7 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     if saved.is_empty():
         stays = rows.filter(change="unchanged, replayed")["unexplained_share"][0] or 0.0
         limit = f"; no change shortens the {percent(stays)} of the steps that are unexplained"
-        return f"No change saves anything{limit if stays >= _MUCH_UNEXPLAINED else ''}"
+        return f"No change saves anything{limit if stays >= LEAST else ''}"
     best, *others = saved.sort("middle", descending=True).rows(named=True)
     ends = [best["middle"]] if best["is_point"] else [best["least"], best["most"]]
     text = " to ".join(f"{duration(ns)} ({percent(ns / base[0])})" for ns in ends if ns > 0)

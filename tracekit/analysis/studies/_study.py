@@ -181,7 +181,8 @@ def study_notes(study: pl.DataFrame) -> list[str]:
         *left_out_notes(dict(study.select("run", pl.col("skipped").fill_null(0)).iter_rows())),
         *([f"slow steps come regularly: {text}; means are as certain as those of either kind"]
           if text else []),
-        *([f"intervals hold if no drift (fewer than {SHOW_DRIFT} steps, or slow variation): "
+        *(["intervals hold if no drift, and no slow steps rarer than the recorded ones "
+           f"(fewer than {SHOW_DRIFT} steps, or slow variation): "
            + names_or_number(doubted)] if doubted else []),
     ]  # fmt: skip
 
