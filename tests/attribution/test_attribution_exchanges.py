@@ -23,6 +23,7 @@ NAMES = {
     "RS": "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096>)",
     "BC": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096>)",
     "RED": "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)",
+    "SR": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)",
     "unpack": "split_with_sizes_copy_out_contiguous_no_cast_kernel(char**, char**, long*)",
     "pack": "chunk_cat_cuda_kernel<float, c10::BFloat16>(float**, c10::BFloat16*, long*)",
     "gemm": "ampere_bf16_s16816gemm_bf16_128x128",
@@ -64,6 +65,10 @@ class Program:
             for stage, text in zip("FBW", (forward, backward, update), strict=True):
                 self._pass(stage, text)
         return self
+
+    def outside(self, text: str) -> None:
+        """Launch on the main thread, in no range."""
+        self._pass("-", text)
 
     def _pass(self, stage: str, text: str) -> None:
         begin = self.host
@@ -346,6 +351,17 @@ def test_kernels_that_pack_what_is_exchanged_are_of_the_exchange(ranges: str) ->
     assert packs.select(pl.col("stage", "stage_source").cast(pl.String)).unique().rows() == [
         ("WU", "weight_exchange")
     ]
+
+
+def test_messages_that_ranges_of_passes_leave_out_are_told_by_order() -> None:
+    """A pipeline receives before a pass and sends after it, as a rule outside of its range."""
+    program = Program()
+    for _ in range(6):
+        program.outside("SR@9!")
+        program.step("norm gemm gemm2 add gemm3 softmax", "", "")
+        program.outside("SR@9!")
+        program.step("", "softmax_bw gemm gemm_bw norm_bw gemm gemm2", "adam adam adam")
+    assert told(program.trace()) == {"SR": {("FP", "structure"): 12}}
 
 
 def test_where_nothing_trains_there_are_no_places() -> None:

@@ -46,9 +46,11 @@ _PRODUCT = r"(?i)gemm|gemv|Cijk_|mat_?mul|nvjet|cutlass"
 """Pattern of kernels that multiply matrices."""
 _LARGE = 65_536
 """Bytes above which a copy is more than a result or a few numbers."""
+MESSAGE = -2
+"""Role of a send_recv kernel, which has no place between layers."""
 _ROLES = {
     "all_reduce": REDUCES, "reduce": REDUCES, "reduce_scatter": SCATTERS, "all_gather": GATHERS,
-    "broadcast": SHARES,
+    "broadcast": SHARES, "send_recv": MESSAGE,
 }  # fmt: skip
 _GPU = ("process", "device")
 _STREAM = (*_GPU, "context", "stream")

@@ -223,7 +223,6 @@ def _repeated(ranges: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("process", "step")
     )
-    # A step lasts until the next one begins; the last one, until its last range ends.
     return (
         steps.filter(pl.len().over("process") > 1)
         .with_columns(number=pl.lit(None, pl.Int64), name=pl.lit(None, pl.String))

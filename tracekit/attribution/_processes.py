@@ -11,6 +11,7 @@ import polars as pl
 
 from tracekit.attribution._arrays import Array
 from tracekit.attribution._exchanges import (
+    MESSAGE,
     Places,
     find_handing,
     find_places,
@@ -377,7 +378,7 @@ def _time_of_launches(
     rules: Rules,
     structures: Structures | None = None,
 ) -> pl.DataFrame:
-    """Return the kernel time of `processes`, without collectives, by the evidence for its stage.
+    """Return the time of kernels and messages of `processes`, by the evidence for their stage.
 
     Returns
     -------
@@ -392,7 +393,8 @@ def _time_of_launches(
         read = ops.read(number, "process", "name", "kind", "start", "end")
         rows = read.select(
             "process", ns=pl.col("end") - pl.col("start"),
-            computes=roles_of(read, known.roles).is_in([LAYER, OTHER]) | (read["kind"] == "graph"),
+            computes=roles_of(read, known.roles).is_in([LAYER, OTHER, MESSAGE])
+            | (read["kind"] == "graph"),
             thread=pl.Series(launch["thread"]), code=pl.Series(launch["evidence"]),
             structure=pl.Series(np.broadcast_to(np.asarray(structure, np.int8), height)),
         )  # fmt: skip
