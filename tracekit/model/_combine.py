@@ -63,7 +63,7 @@ UNMATCHED = "nothing recorded matches "
 """Begin of the warning about an entry of a user's rules that matches nothing."""
 
 _STEPLESS = "no steps are known of its GPU work: tables of steps leave it out"
-_FEW = 0.01
+_HARDLY = 0.01
 """Share of the ops of the largest file up to which one without steps gives no warning."""
 
 Gpu = tuple[int, int]
@@ -645,7 +645,7 @@ def _warnings(
 def _without_steps(traces: Sequence[Trace]) -> list[int]:
     """Return the files without steps, if others have some; not those with hardly any ops."""
     steps, ops = ([trace.height(name) for trace in traces] for name in ("iterations", "ops"))
-    least = _FEW * max(ops) if any(steps) else math.inf
+    least = _HARDLY * max(ops) if any(steps) else math.inf
     return [number for number, own in enumerate(steps) if not own and ops[number] > least]
 
 
