@@ -83,7 +83,7 @@ def of_turns(
     stage
         Stage of each op of the device, as index in the list of stages.
     fed
-        Whether any thread copies batches to the device between backward passes.
+        Whether any thread copies large batches to the device after the first backward pass.
     """
     return (
         _who_launches(turns.lane, pair, stage),
@@ -139,8 +139,8 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 def _leads(turns: Turns, parts: Parts, stage: Array, *, fed: bool) -> Iterator[Assumption]:
     """Doubt kernels before the first layer of forward passes, if they take much time.
 
-    They may prepare input, and make it if no batch is copied (`fed`): random data, samples of a
-    graph that lies on the GPU.
+    They may prepare input, and make it if no large batch is copied (`fed`): random data, samples of
+    a graph that lies on the GPU.
     """
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     layers = np.append(np.flatnonzero(lane.layer | lane.lookup), len(lane))
@@ -154,7 +154,7 @@ def _leads(turns: Turns, parts: Parts, stage: Array, *, fed: bool) -> Iterator[A
     if fed or length <= THRESHOLDS.readings * spent.sum():
         yield Assumption(LEADS, "untested", length, f"{evidence}: they may prepare input")
     else:
-        made = "no batch is copied to the GPU in steps: these kernels may make it"
+        made = "no large batch is copied to the GPU in steps: these kernels may make it"
         yield Assumption(LEADS, "fails", length, f"{evidence}, and {made}")
 
 

@@ -60,7 +60,8 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     found_stages = _stages(turns, parts, bursts, pipeline=is_pipeline)
     doubts = _doubts(turns, parts, pair)
     after = lane.work.launch > turns.lane.work.launch[turns.bursts[0]]
-    fed = bool((lane.batch & (lane.work.kind == H2D) & after).any())
+    large = lane.work.bytes >= THRESHOLDS.batch_bytes
+    fed = bool((large & (lane.work.kind == H2D) & after).any())
     assumed = of_turns(turns, parts, pair, numbered, found_stages.stage, fed=fed)
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = found_stages.stage, found_stages.step
