@@ -604,6 +604,13 @@ def test_collectives_that_hang_over() -> None:
     # The headline holds what is exposed, as the win at best does, and what the win rests on.
     assert finding.startswith("Nothing else runs during 400 us of collectives per step, 40 %")
     assert finding.endswith("; 300 us of that is not the last of a step.")
+    assert "order buckets" in found["exposed_collectives"]["advice"]
+    of_passes = _exchanging((300, 900), (900, 1000))
+    for op in of_passes.rows["ops"]:
+        op["stage"] = "BP"
+    advice = _found(of_passes.trace())["exposed_collectives"]["advice"]
+    assert "split the layers" in advice
+    assert "bucket" not in advice
 
 
 def test_the_last_collective_of_a_step_is_not_spoken_of() -> None:

@@ -119,6 +119,10 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("stragglers", {**STRAGGLERS, "chance_share": [0.5, 0.425]}, {},  # of groups of other sizes
          ("Rank 1 is last at 6 of 8 collectives (3.4 by chance), for which the others wait "
           "5.000 ms while they run nothing else")),
+        ("stragglers", {"straggler_rank": [1], "straggler_device": [1], "collectives": [112],
+                        "last": [14], "straggler_share": [0.25], "caused_ns": [1]}, {},
+         ("Rank 1 is last at 14 of 56 collectives, for which the others wait 1 ns while they run "
+          "nothing else")),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {},
          ("Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms while they run "
           "nothing else")),

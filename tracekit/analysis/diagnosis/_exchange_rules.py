@@ -51,10 +51,24 @@ def exposed_collectives(facts: Facts) -> Finding | None:
         high=facts.lost(each, "exposed").most,
         confidence="likely",
         evidence=(*_exchanged(facts, each), _waited(facts, each)),
-        advice="Hide them: overlap the exchange with the backward pass, order buckets by when "
-        "gradients are ready, prefetch shards. If they overlap already, exchange less (half "
-        "precision, accumulation of gradients) or look at the links (`tracekit links`). All of it "
-        "is won if other work can run meanwhile, none if what follows needs the result at once.",
+        advice=f"Hide them: {_how_to_hide(each)} or look at the links (`tracekit links`). All of "
+        "it is won if other work can run meanwhile, none if what follows needs the result at once.",
+    )
+
+
+def _how_to_hide(each: pl.DataFrame) -> str:
+    """Return what hides most of the collectives `each`: of gradients and weights, or of passes."""
+    of_passes = pl.col("stage").cast(pl.String).is_in(["FP", "BP"])
+    if 2 * each.filter(of_passes)["avoidable"].sum() > each["avoidable"].sum():
+        return (
+            "split the layers between which they run, so that a part is exchanged while another "
+            "is computed (as asynchronous tensor parallelism does). Else exchange less (half "
+            "precision, fewer GPUs per group)"
+        )
+    return (
+        "overlap the exchange with the backward pass, order buckets by when gradients are ready, "
+        "prefetch shards. If they overlap already, exchange less (half precision, accumulation of "
+        "gradients)"
     )
 
 

@@ -330,12 +330,15 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     named = f" of {kind}" if kind else ""
     if not kind and most["last"] and rows["last"].n_unique() == 1 < rows.height:
         return f"No rank is last more often than another: each at {most['last']:,} collectives"
-    chance = (most.get("chance_share") or 0.0) * most["collectives"]
+    # A rank need not take part in all collectives of its group.
+    share, own = most.get("straggler_share"), most["collectives"]
+    own = round(most["last"] / share) if share else own
+    chance = (most.get("chance_share") or 0.0) * own
     if most["last"] < 2 * chance:
         expected = f"{chance:,.1f}".removesuffix(".0")
         named = f" ({expected} by chance)"
     return (
-        f"{who} is last at {most['last']:,} of {most['collectives']:,} collectives{named}, "
+        f"{who} is last at {most['last']:,} of {own:,} collectives{named}, "
         f"for which the others wait {duration(most['caused_ns'])}"
         + (" a step" if str(meta.get("per", "")).startswith("step") else "")
         + " while they run nothing else"
