@@ -210,10 +210,12 @@ class Facts:
         `more` are passed on to the function, it is read again.
         """
         if more or measure not in self._known:
-            groups = self.measures if self._whole is None else ()
-            asked = Measures(next((each for each in groups if measure in each), (measure,)))
-            if self._whole is not None:
-                found = asked.of(self._whole, *more)
+            whole = self._whole
+            groups = self.measures if whole is None else ()
+            group = next((each for each in groups if measure in each), (measure,))
+            asked = Measures(group, whole)
+            if whole is not None:
+                (found,) = self.trace.sums_of_parts([partial(asked, *whole.of, *more)])
             else:
 
                 def work_on(part: Trace) -> partial[Frames]:

@@ -70,6 +70,11 @@ class Part:
     """Ops of collectives: ``op``, its ``number`` in the run, ``is_send``, and ``meets``, whether
     other participants are recorded."""
 
+    @property
+    def of(self) -> tuple[Trace, pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+        """The trace and the tables from which this was made."""
+        return self.trace, self.steps, self.ending, self.span, self.calls
+
     @cached_property
     def ops(self) -> pl.LazyFrame:
         """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
@@ -262,6 +267,8 @@ class Measures:
     """A group of measuring functions that are applied together to each part (files) of a run."""
 
     measures: tuple[Measure, ...]
+    whole: Part | None = None
+    """The run if it is one part, so that all groups share what was read of it."""
 
     def __repr__(self) -> str:
         return f"Measures({', '.join(each.__qualname__ for each in self.measures)})"
@@ -275,17 +282,14 @@ class Measures:
         calls: pl.DataFrame,
         *more: pl.DataFrame,
     ) -> Frames:
-        """Make a `Part` (files of a run); return its tables, by the key ``function.table``."""
-        part = Part(trace, steps, ending, span, calls)
-        return {**self.of(part, *more), "copies": copies_of(trace)}
-
-    def of(self, part: Part, *more: pl.DataFrame) -> Frames:
-        """Return the tables of all measuring functions for one `Part`, by ``function.table``."""
-        return {
+        """Return the tables of all functions for a part of a run, by the key ``function.table``."""
+        part = self.whole or Part(trace, steps, ending, span, calls)
+        found = {
             f"{measure.__name__}.{name}": frame
             for measure in self.measures
             for name, frame in measure(part, *more).items()
         }
+        return found if self.whole else {**found, "copies": copies_of(trace)}
 
 
 # -- what rules share --------------------------------------------------------------------------
