@@ -12,8 +12,8 @@ _TRUST: Said = {
         names="training, inference, other, unknown",
     ),
     "given": "true: That the verdict is the user's (--as), and not what was found.",
-    "cut": "one of begin, end, both: Which end of the GPU work is missing from the recording; may be "
-    "missing, where ranges mark no steps.",
+    "cut": "one of begin, end, both: Which end of the GPU work is missing from the recording; "
+    "may be missing, where ranges mark no steps.",
     "weak": {
         **records(
             "Stages that rest on one weak source for more than a tenth of GPU time.",
