@@ -46,7 +46,11 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     `pair` has the groups: one launches forward passes and updates, the other backward passes.
     `reading` is what the user takes for a step: the field `step` of `Rules`.
     """
-    lane = _with_small_batches(lane, pair)
+    copied, launch = lane.work.kind == H2D, lane.work.launch
+    fed = bool((lane.batch & copied & (launch > launch[pair.backward].min())).any())
+    if not fed:  # batches may be small
+        small = copied & (lane.work.bytes >= THRESHOLDS.relayed_bytes)
+        lane = replace(lane, batch=lane.batch | small)
     turns, rows = take_turns(lane, pair)
     if turns.bursts.size == 1:
         return nothing(len(lane), "a single backward pass", training=None)
@@ -59,9 +63,6 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
     is_pipeline = bool((lane.work.collective == SEND_RECV).any() and not layers.all())
     found_stages = _stages(turns, parts, bursts, pipeline=is_pipeline)
     doubts = _doubts(turns, parts, pair)
-    after = lane.work.launch > turns.lane.work.launch[turns.bursts[0]]
-    large = lane.work.bytes >= THRESHOLDS.batch_bytes
-    fed = bool((large & (lane.work.kind == H2D) & after).any())
     assumed = of_turns(turns, parts, pair, numbered, found_stages.stage, fed=fed)
     stage, step = np.full((2, len(lane)), NOTHING)
     stage[rows], step[rows] = found_stages.stage, found_stages.step
@@ -86,17 +87,6 @@ def by_threads(lane: Lane, pair: Pair, reading: str | None = None) -> DeviceStag
         cut_begin=int(not first or found_stages.begins_in_update),
         cut_end=int(not last or found_stages.ends_in_forward),
         reading=_reading(numbered, reading),
-    )
-
-
-def _with_small_batches(lane: Lane, pair: Pair) -> Lane:
-    """Take small copies from the host for batches, if no large ones come after a backward pass."""
-    copied, launch = lane.work.kind == H2D, lane.work.launch
-    later = launch > launch[pair.backward].min()
-    if (lane.batch & copied & later).any():
-        return lane
-    return replace(
-        lane, batch=lane.batch | (copied & (lane.work.bytes >= THRESHOLDS.relayed_bytes))
     )
 
 
