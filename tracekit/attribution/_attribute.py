@@ -32,7 +32,6 @@ from tracekit.attribution._launches import (
     Captured,
     Launches,
     as_captured,
-    call_column,
     chunks_of,
     first_numbers,
     link_launches,
@@ -241,18 +240,17 @@ def _arrivals(
     """
     names = classify_kernels(counted.unique("name"), rules)
     messages = names.filter(pl.col("collective") == "send_recv")["name"]
-    parts = [pl.DataFrame(schema={"thread": pl.Int32, "launch": pl.Int64})]
+    is_large = (pl.col("kind") == "h2d") & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
+    brings = is_large | pl.col("name").is_in(messages.implode()).fill_null(value=False)
+    found = [np.empty(0, np.int64)]
     for number in range(len(ops)):
-        launch, known = call_column("start", launches, calls, number)
-        thread, _ = call_column("thread", launches, calls, number)
-        is_large = (pl.col("kind") == "h2d") & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
-        brings = is_large | pl.col("name").is_in(messages.implode()).fill_null(value=False)
-        parts.append(
-            ops.read(number, "kind", "bytes", "name")
-            .with_columns(pl.Series("thread", thread).cast(pl.Int32), launch=pl.Series(launch))
-            .filter(brings & pl.Series(known))
-            .select("thread", "launch")
-        )
+        rows = ops.read(number, "kind", "bytes", "name").select(brings).to_series()
+        found.append(launches.calls.read(number, "call")[0][rows.to_numpy()])
+    of, first = np.concatenate(found), first_numbers(calls)
+    parts = [pl.DataFrame(schema={"thread": pl.Int32, "launch": pl.Int64})]
+    for chunk in chunks_of(of, first):
+        inside = of[(of >= first[chunk]) & (of < first[chunk + 1])] - first[chunk]
+        parts.append(calls.read(chunk, "thread", "start")[inside].rename({"start": "launch"}))
     return pl.concat(parts)
 
 
