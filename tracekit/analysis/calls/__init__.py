@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.calls._ranks import (
         log_processes,
         process_ranks,
+        uncounted_waits,
         unrecorded_ranks,
         unseen_participants,
         with_devices,

@@ -164,6 +164,15 @@ def unseen_participants(trace: Trace, calls: pl.DataFrame) -> str | None:
     return f"rank {which}" if absent else None
 
 
+def uncounted_waits(trace: Trace, calls: pl.DataFrame) -> list[str]:
+    """Return notes on waits in collectives that are not counted; `calls` are without messages."""
+    alone, unseen = calls["match"].null_count(), unseen_participants(trace, calls)
+    of_calls = f"the participants of {alone:,} of {calls.height:,} calls of collectives"
+    last = "one that was not recorded may be the last, waits for it are not counted"
+    notes = {f"{of_calls}: waits in these are not counted": alone, f"{unseen}: {last}": unseen}
+    return [text for text, holds in notes.items() if holds]
+
+
 # -- match the processes of an NCCL log with those of a run
 
 

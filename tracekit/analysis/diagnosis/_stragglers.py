@@ -14,6 +14,7 @@ from tracekit.analysis.calls import (
     groups_of_ops,
     members_of_rows,
     process_ranks,
+    uncounted_waits,
     unnamed_groups,
 )
 from tracekit.analysis.diagnosis._facts import PAIR, Facts, facts_of
@@ -302,12 +303,8 @@ def _excess(facts: Facts, idle: pl.DataFrame) -> pl.DataFrame:
 def _meta(facts: Facts, waits: pl.DataFrame, missing: list[str]) -> dict[str, Any]:
     if waits["late_ns"].has_nulls():
         missing = [*missing, "one clock of all ranks, so delays between ranks are unknown"]
-    if facts.unseen:
-        missing = [*missing, f"{facts.unseen}: one that was not recorded may be the last"]
     several = facts.collectives.filter(~is_message()).drop_nulls("step")
-    if alone := several["match"].null_count():
-        some = f"{alone:,} of {several.height:,} calls of collectives"
-        missing = [*missing, f"the participants of {some}: waits in these are not counted"]
+    missing = [*missing, *uncounted_waits(facts.trace, several)]
     return {
         "steps": facts.number if facts.has_steps else 0,
         "ranks": facts.found(work)["members"].height,

@@ -15,8 +15,8 @@ from tracekit.analysis.calls import (
     communicator_groups,
     in_stretch,
     members_of_rows,
+    uncounted_waits,
     unnamed_groups,
-    unseen_participants,
 )
 from tracekit.analysis.facts import (
     LEAST,
@@ -300,15 +300,9 @@ def _collective_wait(trace: Trace) -> dict[str, Any]:
         why = "no collective of two ranks on one clock was recorded"
         return {"collective_wait_ns": None, "collective_wait_unknown": why}
     calls = in_stretch(calls.filter(~is_message()), trace.stretch)
-    alone, every = calls["match"].null_count(), calls.height
-    what = f"the participants of {alone:,} of {every:,} calls of collectives"
-    missing = [f"{what}: waits in these are not counted"] if alone else []
-    if unseen := unseen_participants(trace, calls):
-        missing.append(f"{unseen}: waits for one that was not recorded are not counted")
-    return {
-        "collective_wait_ns": int(matched["wait"].sum()),
-        **({"missing": missing} if missing else {}),
-    }
+    missing = uncounted_waits(trace, calls)
+    waited = {"collective_wait_ns": int(matched["wait"].sum())}
+    return waited | ({"missing": missing} if missing else {})
 
 
 def _missing(trace: Trace, pieces: pl.DataFrame, more: list[str]) -> dict[str, list[str]]:
