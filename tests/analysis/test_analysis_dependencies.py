@@ -294,18 +294,29 @@ def test_a_stream_is_in_order() -> None:
     }
 
 
-@pytest.mark.parametrize("by", ["cause", "stage,cause", "kernel,link", "iteration,rank", "device"])
-def test_paths_are_added_up_alike_in_any_batches(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+BATCHES = {"cause": 1, "stage,cause": 3, "kernel,link": 1, "iteration,rank": 3, "device": 1}
+"""How many segments are in a batch by day, of those of a step; at night it is 3 for 1, too."""
+
+
+@pytest.mark.parametrize(
+    ("by", "size"),
+    [
+        *BATCHES.items(),
+        *(pytest.param(by, 4 - size, marks=pytest.mark.nightly) for by, size in BATCHES.items()),
+    ],
+)
+def test_paths_are_added_up_alike_in_any_batches(
+    by: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     traces = [_behind(), _loading(300), _loading(3_000)]
     whole = [_ask(critical_path, trace, by) for trace in traces]
-    for size in (1, 3):  # segments of a step are in several batches
-        monkeypatch.setattr(_dependency_graph, "BATCH", size)
-        monkeypatch.setattr(_edges, "ROWS", 50 * size)
-        for trace, answer in zip(traces, whole, strict=True):
-            parts = _ask(critical_path, trace, by)
-            assert parts.rows.equals(answer.rows)
-            assert parts.meta == answer.meta
-            assert parts.source().equals(answer.source())
+    monkeypatch.setattr(_dependency_graph, "BATCH", size)
+    monkeypatch.setattr(_edges, "ROWS", size)
+    for trace, answer in zip(traces, whole, strict=True):
+        parts = _ask(critical_path, trace, by)
+        assert parts.rows.equals(answer.rows)
+        assert parts.meta == answer.meta
+        assert parts.source().equals(answer.source())
 
 
 def test_what_no_op_does_has_a_name_for_people_alone() -> None:
