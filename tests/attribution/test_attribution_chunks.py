@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -72,9 +73,20 @@ def _sample(name: str) -> tuple[Trace, Trace]:
     return trace, attribute(trace, default_rules())
 
 
+BY_DAY = {"as it stands": "ddp_4gpu_no_backward_range", "compiled": "p2p_2gpu_start_end"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("height", [37, pytest.param(400, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("mode", "name", "height"),
+    [
+        pytest.param(
+            *case, marks=[] if (BY_DAY[case[0]], 37) == case[1:] else [pytest.mark.nightly]
+        )
+        for case in itertools.product(BY_DAY, SAMPLES, (37, 400))
+    ],
+    indirect=["mode"],
+)
 @pytest.mark.usefixtures("mode", "small_rooms")
 def test_samples_in_chunks(name: str, height: int, tmp_path: Path) -> None:
     trace, whole = _sample(name)
