@@ -91,6 +91,18 @@ def test_a_rank_in_a_part_of_the_job_is_not_the_rank_in_the_job(builder: TraceBu
     assert process_ranks(builder.trace()).select("rank", "rank_source").rows() == [(5, "report")]
 
 
+def test_ranks_in_groups_of_fewer_than_all_processes_are_not_those_in_the_job(
+    builder: TraceBuilder,
+) -> None:
+    """GPU 3 was called rank 1: it has this one in its tensor-parallel and data-parallel group."""
+    for process in range(4):
+        for start, rank in ((0, process % 2), (9, process // 2)):
+            payload = json.dumps({"No. of ranks": 2, "Rank": rank})
+            place = {"thread": 10 * process, "domain": "NCCL", "payload": payload}
+            builder.range(start, start + 5, "ncclCommInitRank", **place)
+    assert process_ranks(builder.trace())["rank"].to_list() == [None] * 4
+
+
 def test_time_by_rank_and_node() -> None:
     trace = traced("job.sqlite", 2, {0: 1, 1: 0})
     assert breakdown(trace, "rank").rows.select("rank", "ops").rows() == [(0, 1), (1, 1)]

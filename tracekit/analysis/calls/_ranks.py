@@ -63,7 +63,7 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
 
     - ``mpi``: the rank in MPI.
     - ``nccl``: the rank in the largest NCCL communicator that the process created or used. A
-      communicator with fewer ranks than the job states does not count.
+      communicator with fewer ranks than the job states, or than processes have one, does not count.
     - ``program``: the process's NVTX mark ``tracekit.rank 1 of 4``.
     - ``report``: the rank in the program's environment or in the trace.
     - ``file``: the number after ``rank`` or ``worker`` in the file name.
@@ -96,7 +96,7 @@ def _process_ranks(trace: Trace) -> pl.DataFrame:
         communicators(trace).drop_nulls(["rank", "ranks"])
         .join(reports.select("report", least="ranks"), on="report", how="left")
         .filter(pl.col("ranks") == pl.col("ranks").max().over("process"))
-        .filter((pl.col("ranks") >= pl.col("least")).fill_null(value=True))
+        .filter(pl.col("ranks") >= pl.max_horizontal("least", pl.col("process").n_unique()))
         .group_by("process").agg(in_nccl=pl.col("rank").min(), known=pl.col("rank").n_unique())
         .filter(pl.col("known") == 1).drop("known")
     )  # fmt: skip
