@@ -20,6 +20,7 @@ from tracekit.analysis.diagnosis import FINDINGS, NOTICED, RULES, _diagnose, aga
 from tracekit.analysis.diagnosis._diagnose import in_words_of
 from tracekit.analysis.diagnosis._exchange_rules import _exceeds_chance
 from tracekit.analysis.diagnosis._facts import _by_step, facts_of, rounded
+from tracekit.analysis.diagnosis._run_rules import _unmatched
 from tracekit.analysis.idle_time import idle
 from tracekit.analysis.operators import has_sizes
 from tracekit.analysis.step_sums import skipped_of
@@ -611,6 +612,20 @@ def test_collectives_that_hang_over() -> None:
     advice = _found(of_passes.trace())["exposed_collectives"]["advice"]
     assert "split the layers" in advice
     assert "bucket" not in advice
+
+
+@pytest.mark.parametrize(("gpus", "advice"), [(1, "Record all ranks"), (2, "says why")])
+def test_who_recorded_all_ranks_is_not_told_to(gpus: int, advice: str) -> None:
+    """Their calls were not matched, as clocks differ."""
+    calls = pl.DataFrame(
+        {"op": [0, 1], "process": [0, gpus - 1], "device": [0, gpus - 1], "step": 0, "match": None},
+        schema_overrides={"match": pl.Int64},
+    )
+    facts: Any = SimpleNamespace(
+        collectives=calls, exchanges=None, step_ns=1, per="per step",
+        lost=lambda *_: SimpleNamespace(mean=1.0),
+    )  # fmt: skip
+    assert advice in (_unmatched(facts) or ("", ""))[1]
 
 
 def test_the_last_collective_of_a_step_is_not_spoken_of() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from tracekit.analysis.diagnosis._facts import PAIR, Facts, Finding, duration, rounded
-from tracekit.analysis.diagnosis._parts import LENGTH, kernels
+from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, kernels
 from tracekit.analysis.diagnosis._stragglers import waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import covered, merged
@@ -222,5 +222,7 @@ def _unmatched(facts: Facts) -> tuple[str, str] | None:
     if exposed < _MUCH * facts.step_ns or not alone:
         return None
     what = f"how much of {duration(exposed)} of exposed collectives {facts.per} is waiting"
+    several = facts.collectives.drop_nulls("op").select(MEMBER).n_unique() > 1
     advice = "Record all ranks, and make one run of their reports."
-    return f"{what} for other ranks is not known", advice
+    why = "`tracekit collectives` says why the calls of ranks are not matched."
+    return f"{what} for other ranks is not known", why if several else advice
