@@ -14,7 +14,10 @@ SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ddp_4gpu.sqlite"
 
 @pytest.mark.parametrize(
     ("question", "options", "reads_ops"),
-    [("diagnose", {"only": ["tiny_kernels"]}, "tracekit.analysis.diagnosis._parts.Part.ops")],
+    [
+        ("diagnose", {"only": ["tiny_kernels"]}, "tracekit.analysis.diagnosis._parts.Part.ops"),
+        ("breakdown", {"by": "range", "inclusive": True}, "tracekit.engine._inclusive.path_tree"),
+    ],
 )
 def test_what_is_added_up_of_a_long_run_is_read_once(
     question: str, options: dict[str, Any], reads_ops: str, tmp_path: Path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ from tracekit.engine._range_paths import (
     start_end_ranges,
 )
 from tracekit.engine._stream import Counting, Named, Receivers, Tally, hand_out
-from tracekit.model import RANGE_STYLE, Trace
+from tracekit.model import RANGE_STYLE, Frames, Trace
 from tracekit.support.compiled import compiled, given
 
 _LENGTH = pl.col("end") - pl.col("start")
@@ -226,7 +227,7 @@ def inclusive_ranges(
     Parameters
     ----------
     work
-        The run; for host time, pieces of ranges take the place of GPU work.
+        The run's GPU work.
     skip
         Number of iterations to leave out at the beginning.
     depth
@@ -238,18 +239,31 @@ def inclusive_ranges(
     start/end ranges; then ops outside of all push/pop ranges. Also a dictionary of metadata, to
     show with the table.
     """
-    found_work = _work_in_ranges(work, skip)
-    window = int((found_work.windows["end"] - found_work.windows["start"]).sum())
-    tables = [_pushed(found_work, depth), _opened(found_work)]
-    texts = numbered_paths(work.trace).rename({"text": "range"})
-    share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
-    named = (
-        pl.concat(tables, how="diagonal")
-        .join(texts, on="path", how="left", maintain_order="left")
-        .with_columns(pl.col(name).fill_null(0) for name in _NUMBERS)
-    )
-    rows = pl.concat([named, found_work.outside], how="diagonal_relaxed").with_columns(share=share)
-    return rows.select(RANGE_COLUMNS), {"inclusive": True, "depth": depth}
+    (found,) = work.trace.sums_of_parts([partial(_InRanges(skip, depth), work.trace)])
+    return found["rows"], {"inclusive": True, "depth": depth}
+
+
+@dataclass(frozen=True)
+class _InRanges:
+    """Sums up a run's GPU work by path of ranges; the arguments are those of `inclusive_ranges`."""
+
+    skip: int
+    depth: int | None
+
+    def __call__(self, trace: Trace) -> Frames:
+        """Return the table of `inclusive_ranges`."""
+        found_work = _work_in_ranges(Work(trace), self.skip)
+        window = int((found_work.windows["end"] - found_work.windows["start"]).sum())
+        tables = [_pushed(found_work, self.depth), _opened(found_work)]
+        texts = numbered_paths(trace).rename({"text": "range"})
+        share = pl.when(pl.lit(window > 0)).then(pl.col("busy_ns") / window)
+        named = (
+            pl.concat(tables, how="diagonal")
+            .join(texts, on="path", how="left", maintain_order="left")
+            .with_columns(pl.col(name).fill_null(0) for name in _NUMBERS)
+        )
+        rows = pl.concat([named, found_work.outside], how="diagonal_relaxed")
+        return {"rows": rows.with_columns(share=share).select(RANGE_COLUMNS)}
 
 
 RANGE_COLUMNS = (
