@@ -472,9 +472,7 @@ def _bytes(
         "process", "iteration", _sent().alias("bytes"), modelled=pl.lit(value=True),
         shared=is_update & of_all,
     )  # fmt: skip
-    stages = trace["ops"].select("op", stage=pl.col("stage").cast(pl.String))
-    staged = copies.lazy().join(stages, on="op", how="left", maintain_order="left").collect()
-    measured = staged.select(
+    measured = copies.select(
         "process", "iteration", "bytes", modelled=pl.col("evidence") == "modelled", shared=is_update
     )
     moved = pl.concat([modelled, measured], how="vertical_relaxed")
