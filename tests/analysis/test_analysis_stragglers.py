@@ -217,7 +217,7 @@ def test_ranks_that_were_not_recorded_may_come_later() -> None:
         assert answer.meta["missing"] == [f"{unseen}{last}"]
     assert any(text.startswith(unseen) for text in collectives(trace).meta["missing"])
     facts = replace(facts_of(trace), measures=((calls, work, exchanges),))
-    assert _waited(facts, facts.exchanges).endswith("us per step is known waiting for other ranks; "
+    assert _waited(facts, facts.exchanges).endswith("us per step is waiting for other ranks; "
                                                     f"{unseen}waits for one that was not recorded "
                                                     "are not known")  # fmt: skip
     assert "missing" not in stragglers(_of(PASSES, job=3)).meta

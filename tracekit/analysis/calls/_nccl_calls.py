@@ -384,7 +384,7 @@ def _by_kind(kernels: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
 
 
 _UNSIZED = {
-    "PyTorch Kineto JSON": "this PyTorch did not record them, as later ones do",
+    "PyTorch Kineto JSON": "none is with the calls, as later PyTorch records (on the CPU)",
     "nvprof SQLite": "nvprof records no sizes",
     "RPD SQLite": "rocmProfileData records no sizes",
     **dict.fromkeys(("rocprofv3 JSON", "rocprofv3 SQLite"), "rocprofv3 records no sizes"),

@@ -369,7 +369,7 @@ def _waited(facts: Facts, each: pl.DataFrame) -> str:
     unknown = f"; of {matches.null_count():,} of {matches.len():,} calls it is not known"
     absent = f"; {facts.unseen}: waits for one that was not recorded are not known"
     unknown = unknown * bool(matches.null_count()) + absent * bool(facts.unseen)
-    return f"{of_known} is {'known ' * bool(unknown)}waiting for other ranks{unknown}"
+    return f"{of_known} is waiting for other ranks{unknown}"
 
 
 def _needed(sized: pl.DataFrame, facts: Facts) -> float:
