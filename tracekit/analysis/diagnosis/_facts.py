@@ -301,10 +301,10 @@ class Facts:
         """
         if rows.is_empty():
             return Lost(0.0, 0.0, 0.0)
-        sums = rows.group_by(CELL).agg(lost=pl.col(length).sum())
-        each, lost = self.cells.join(sums, on=CELL, how="left"), pl.col("lost").fill_null(0)
+        sums = rows.lazy().group_by(CELL).agg(lost=pl.col(length).sum())
+        each, lost = self.cells.lazy().join(sums, on=CELL, how="left"), pl.col("lost").fill_null(0)
         steps = each.group_by("iteration").agg(least=lost.min(), mean=lost.mean(), most=lost.max())
-        means = steps.select(pl.col("least", "mean", "most").mean()).row(0)
+        means = steps.select(pl.col("least", "mean", "most").mean()).collect().row(0)
         return Lost(*(float(mean or 0) for mean in means))
 
     def won(self, lost: Lost) -> float:

@@ -340,7 +340,9 @@ def _by_host(
     of_host = pl.col("phase").is_in(["host", "call"])
     pieces = phases.filter(of_host)
     pairs = pairs.join(gaps, on="pair", how="semi")
-    for state, of_state in hosts.items():
+    seen = {state: rows for state, rows in hosts.items() if not rows.is_empty()}
+    pieces = pieces.with_columns(pl.lit(None, pl.String).alias(n) for n in hosts if n not in seen)
+    for state, of_state in seen.items():
         intervals = of_state.join(pairs, on="pair", how="semi", maintain_order="left")
         pieces = split_at(pieces, name_states(intervals, state), "pair", state)
     pieces = in_ranges(trace, pieces, pairs, "stage")
