@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.engine import Work
 from tracekit.engine._inclusive import SUMS, _work_in_ranges
 from tracekit.model import KERNEL_KINDS, Trace
 
@@ -26,7 +25,7 @@ def projected_ranges(trace: Trace) -> pl.DataFrame:
     kernels = trace.with_lazy({"ops": trace["ops"].filter(pl.col("kind").is_in(KERNEL_KINDS))})
     found, of_kernels = (
         pl.concat([held.pushed, held.opened], how="diagonal").drop_nulls("first")
-        for held in (_work_in_ranges(Work(each), skip=0) for each in (trace, kernels))
+        for held in (_work_in_ranges(each, skip=0) for each in (trace, kernels))
     )
     of_kernels = of_kernels.select("range", kernels="ops", kernel_ns="total_ns")
     return found.join(of_kernels, on="range", how="left").select(

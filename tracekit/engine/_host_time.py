@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from tracekit.engine._launch_groups import host_marks, launch_groups
-from tracekit.engine._stream import CUT, HOST_CUT, HOST_WHOLE, WHOLE, Counting
 from tracekit.engine._windows import Cutter, run_windows
 from tracekit.model import STAGE_SOURCE, Trace
 
@@ -215,14 +214,6 @@ class Work:
 
     trace: Trace
     is_host: bool = False
-
-    def counting(self, *, is_cut: bool) -> Counting:
-        """Return expressions that count each op (or NVTX range, for host time) once.
-
-        `is_cut` is whether windows (time intervals) split ops into several rows.
-        """
-        uncut, cut = (HOST_WHOLE, HOST_CUT) if self.is_host else (WHOLE, CUT)
-        return cut if is_cut else uncut
 
     @property
     def cutter(self) -> Cutter:

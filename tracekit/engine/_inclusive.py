@@ -27,7 +27,7 @@ from tracekit.engine._range_paths import (
     path_tree,
     start_end_ranges,
 )
-from tracekit.engine._stream import Counting, Named, Receivers, Tally, hand_out
+from tracekit.engine._stream import CUT, WHOLE, Counting, Named, Receivers, Tally, hand_out
 from tracekit.model import RANGE_STYLE, Frames, Trace
 from tracekit.support.compiled import compiled, given
 
@@ -63,7 +63,7 @@ class RangeTally:
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
-        return ("range", *self.counting.columns)
+        return ("range",)
 
     def clear(self) -> None:
         """Set all sums of launched ops to zero."""
@@ -147,12 +147,11 @@ class _WorkInRanges:
     """The intervals of device time that the sums are limited to."""
 
 
-def _work_in_ranges(work: Work, skip: int) -> _WorkInRanges:
-    trace, counting = work.trace, work.counting(is_cut=skip > 0)
-    tree = path_tree(trace)
+def _work_in_ranges(trace: Trace, skip: int) -> _WorkInRanges:
+    tree, counting = path_tree(trace), CUT if skip else WHOLE
     pushed = RangeTally(tree, counting)
     opened = OpenTally(start_end_ranges(trace), counting)
-    outside = _OutsideTally(["range"], {"range": outside_ranges(trace)}, of_pieces=work.is_host)
+    outside = _OutsideTally(["range"], {"range": outside_ranges(trace)})
     tallies: list[Tally] = [pushed, *([opened] if opened.ranges.height else [])]
     windows = hand_out(trace, Receivers(tallies, [outside]), skip=skip)
     lengths = _lengths(tree, pushed)
@@ -252,7 +251,7 @@ class _InRanges:
 
     def __call__(self, trace: Trace) -> Frames:
         """Return the table of `inclusive_ranges`."""
-        found_work = _work_in_ranges(Work(trace), self.skip)
+        found_work = _work_in_ranges(trace, self.skip)
         window = int((found_work.windows["end"] - found_work.windows["start"]).sum())
         tables = [_pushed(found_work, self.depth), _opened(found_work)]
         texts = numbered_paths(trace).rename({"text": "range"})
@@ -349,7 +348,7 @@ class KernelTally:
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
         launch = ("process", "launch_start") if self.opened.height else ()
-        return (*_KERNEL, *self.outside.columns, *launch, *self.counting.columns)
+        return (*_KERNEL, *self.outside.columns, *launch)
 
     def clear(self) -> None:
         """Drop all kernels counted so far."""
@@ -412,9 +411,8 @@ def inclusive_kernels(
     """
     trace = work.trace
     tree = path_tree(trace)
-    tally = KernelTally(
-        start_end_ranges(trace), outside_ranges(trace), work.counting(is_cut=skip > 0)
-    )
+    counting = CUT if skip else WHOLE
+    tally = KernelTally(start_end_ranges(trace), outside_ranges(trace), counting)
     hand_out(trace, Receivers([tally]), skip=skip)
     launched = tally.by_name()
     pushed = _pushed_kernels(tree, launched)

@@ -258,7 +258,7 @@ class OpenTally:
     @property
     def columns(self) -> Sequence[str]:
         """Names of the columns of ops that this aggregator reads."""
-        return ("process", "launch_start", *self.counting.columns)
+        return ("process", "launch_start")
 
     def clear(self) -> None:
         """Drop all sums collected so far."""

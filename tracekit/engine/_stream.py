@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,8 +39,6 @@ class Counting:
     """Expression for the duration of the whole op."""
     window: tuple[str, ...]
     """The column `window`, if a line has several windows."""
-    columns: tuple[str, ...] = ()
-    """Columns of ops that `is_op` reads."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
         """Return a row filter: `where`, and only one of the rows into which windows split an op."""
@@ -50,10 +48,6 @@ class Counting:
 WHOLE = Counting(None, _LENGTH, ())
 """Every piece is an op, and every line is a window."""
 CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
-_IS_FIRST = pl.col("is_first")
-HOST_WHOLE = replace(WHOLE, is_op=_IS_FIRST, columns=("is_first",))
-"""If a range has several pieces, the first one is counted."""
-HOST_CUT = replace(CUT, is_op=pl.col("counts") & _IS_FIRST, columns=("is_first",))
 
 
 class Tally(Protocol):
