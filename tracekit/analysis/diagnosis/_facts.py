@@ -215,7 +215,9 @@ class Facts:
             group = next((each for each in groups if measure in each), (measure,))
             asked = Measures(group, whole)
             if whole is not None:
-                (found,) = self.trace.sums_of_parts([partial(asked, *whole.of, *more)])
+                made_of = whole.steps, whole.ending, whole.span, whole.calls
+                work = partial(asked, whole.trace, *made_of, *more)
+                (found,) = self.trace.sums_of_parts([work])
             else:
 
                 def work_on(part: Trace) -> partial[Frames]:

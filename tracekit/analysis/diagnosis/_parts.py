@@ -70,11 +70,6 @@ class Part:
     """Ops of collectives: ``op``, its ``number`` in the run, ``is_send``, and ``meets``, whether
     other participants are recorded."""
 
-    @property
-    def of(self) -> tuple[Trace, pl.DataFrame, pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-        """The trace and the tables from which this was made."""
-        return self.trace, self.steps, self.ending, self.span, self.calls
-
     @cached_property
     def ops(self) -> pl.LazyFrame:
         """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
