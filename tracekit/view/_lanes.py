@@ -18,6 +18,7 @@ from tracekit.analysis import step_detail
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.model import Trace
 from tracekit.present import printable, readable_names
+from tracekit.support.ahead import ahead
 from tracekit.support.batches import stoppable
 from tracekit.view._counter_lanes import KEY, Counter, counters_of, samples_of
 from tracekit.view._sums import (
@@ -395,17 +396,20 @@ class RunLanes:
         left = [key for key in keys if key not in found]
         of_ops = [(kind, key) for kind, key in left if kind != "range"]
         of_gpus = [(kind, key) for kind, key in of_ops if kind in ("stages", "exposed")]
+        wanted = {"range": pl.lit(value=True)} if len(of_ops) < len(left) else {}
         if of_ops:
             gpus = {key[-1 if kind == "way" else 0] for kind, key in of_ops}
-            wanted = pl.col("device").is_in(gpus)
+            wanted["ops"] = pl.col("device").is_in(gpus)
             if all(kind == "ops" for kind, _ in of_ops):  # else the GPU as a whole is wanted
                 streams = {key[-1] for _, key in of_ops}
-                wanted &= pl.col("stream").is_in(streams, nulls_equal=True)
-            shown = [*of_ops, *(("gpu", key) for _, key in of_gpus)]
-            found |= self._rows("ops", start, end, wanted).during(start, end, shown)
-        if len(of_ops) < len(left):
-            ranges = self._rows("range", start, end, pl.lit(value=True))
-            found |= ranges.during(start, end, [lane for lane in left if lane not in of_ops])
+                wanted["ops"] &= pl.col("stream").is_in(streams, nulls_equal=True)
+        shown = {
+            "ops": [*of_ops, *(("gpu", key) for _, key in of_gpus)],
+            "range": [lane for lane in left if lane not in of_ops],
+        }
+        read = ahead(lambda kind: self._rows(kind, start, end, wanted[kind]), [*wanted])
+        for kind, rows in zip(wanted, read, strict=True):
+            found |= rows.during(start, end, shown[kind])
         for kind, key in of_gpus:
             of_gpu = found.get(("gpu", key), _NONE)
             spans = of_gpu.exposed() if kind == "stages" else alone(of_gpu, of_gpu.hatched)
