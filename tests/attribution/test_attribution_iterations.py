@@ -265,6 +265,16 @@ def test_a_step_begins_with_input_that_comes_before_its_forward_range(
     )
 
 
+def test_a_copy_of_unknown_size_begins_no_step() -> None:
+    builder = TraceBuilder()
+    for at in (100, 200):
+        builder.range(at, at + 9, "forward")
+        builder.range(at + 10, at + 19, "backward")
+        builder.op("copy", at - 4, kind="h2d")
+        builder.op("gemm", at + 5)
+    assert builder.attributed().read("iterations")["start"].to_list() == [100, 200]
+
+
 def test_gradients_accumulate_over_several_passes() -> None:
     found = _named(*(
         (begin + start, begin + start + 9, name)

@@ -236,21 +236,23 @@ def _arrivals(
 ) -> pl.DataFrame:
     """Return ``thread, launch`` (ns) of ops that may bring input: copies from the host, messages.
 
-    Copies too small for a batch are left out; `counted` has the names of all kernels.
+    Copies that are too small for a batch, or whose size is unknown, are left out; `counted` has the
+    names of all kernels.
     """
     names = classify_kernels(counted.unique("name"), rules)
     messages = names.filter(pl.col("collective") == "send_recv")["name"]
     is_large = (pl.col("kind") == "h2d") & (pl.col("bytes") >= THRESHOLDS.relayed_bytes)
-    brings = is_large | pl.col("name").is_in(messages.implode()).fill_null(value=False)
+    brings = (is_large | pl.col("name").is_in(messages.implode())).fill_null(value=False)
     found = [np.empty(0, np.int64)]
     for number in range(len(ops)):
-        rows = ops.read(number, "kind", "bytes", "name").select(brings).to_series()
-        found.append(launches.calls.read(number, "call")[0][rows.to_numpy()])
-    of, first = np.concatenate(found), first_numbers(calls)
+        chosen = ops.read(number, "kind", "bytes", "name").select(brings).to_series()
+        found.append(launches.calls.read(number, "call")[0][chosen.to_numpy()])
+    launching, first = np.concatenate(found), first_numbers(calls)
     parts = [pl.DataFrame(schema={"thread": pl.Int32, "launch": pl.Int64})]
-    for chunk in chunks_of(of, first):
-        inside = of[(of >= first[chunk]) & (of < first[chunk + 1])] - first[chunk]
-        parts.append(calls.read(chunk, "thread", "start")[inside].rename({"start": "launch"}))
+    for chunk in chunks_of(launching, first):
+        inside = (launching >= first[chunk]) & (launching < first[chunk + 1])
+        rows = calls.read(chunk, "thread", "start")[launching[inside] - first[chunk]]
+        parts.append(rows.rename({"start": "launch"}))
     return pl.concat(parts)
 
 

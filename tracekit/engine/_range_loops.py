@@ -83,8 +83,8 @@ def part(
 
     A node of the tree is a path of ranges, and runs while an op launched in it runs. The two nodes
     are neighbours at positions `place` - 1 and `place` of the running nodes `active`; they
-    overlapped from the time noted there until `now`. `twice` has two sums per node, ns: of
-    overlaps below the node, and of the node with itself.
+    overlapped from the time noted there until `now`. `twice` has two sums per node, ns: of all
+    overlaps that are added to it, and of those of the node with itself.
     """
     nodes, _, since = active
     node = meeting(nodes[place - 1], nodes[place], *tree)

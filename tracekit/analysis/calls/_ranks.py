@@ -62,8 +62,9 @@ def process_ranks(trace: Trace) -> pl.DataFrame:
     The rank is taken from the first of these sources that has one:
 
     - ``mpi``: the rank in MPI.
-    - ``nccl``: the rank in the largest NCCL communicator that the process created or used. A
-      communicator with fewer ranks than the job states, or than processes have one, does not count.
+    - ``nccl``: the rank in the largest NCCL communicator that the process created or used. It does
+      not count if the communicator has fewer ranks than the job states, or than there are processes
+      with such a communicator.
     - ``program``: the process's NVTX mark ``tracekit.rank 1 of 4``.
     - ``report``: the rank in the program's environment or in the trace.
     - ``file``: the number after ``rank`` or ``worker`` in the file name.

@@ -286,7 +286,7 @@ class Facts:
 
     @cached_property
     def unseen(self) -> str | None:
-        """Which ranks of the collectives of usual steps were not recorded, in words."""
+        """Unrecorded ranks of collectives in usual steps, as text; None if all are recorded."""
         return unseen_participants(self.trace, self.collectives.drop_nulls("step"))
 
     @cached_property

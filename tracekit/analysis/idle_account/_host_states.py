@@ -74,7 +74,7 @@ def waits(trace: Trace) -> pl.DataFrame:
     (from memory that is not pinned, the host copies first); and calls that the profiler marks as
     waiting.
     """
-    calls = trace.once(telling_calls, of_all=True)
+    calls = trace.once(_telling_calls, of_all=True)
     by_name = calls.filter(_is_named(calls, _IS_WAIT))
     waited = trace["syncs"].filter(pl.col("type") != "stream_wait_event").select(
         "process", "correlation"
@@ -108,7 +108,7 @@ def _copy_name() -> pl.Expr:
 
 def allocations(trace: Trace) -> pl.DataFrame:
     """Return ``thread, start, end, name`` (times in ns): calls that allocate or free memory."""
-    calls = trace.once(telling_calls, of_all=True)
+    calls = trace.once(_telling_calls, of_all=True)
     found = calls.filter(_is_named(calls, _NAME.str.contains(_ALLOCATING)))
     return found.select("thread", "start", "end", _NAME)
 
@@ -119,7 +119,7 @@ def loads(trace: Trace) -> pl.DataFrame:
     A launching call longer than `QUEUED_NS` is taken to load code if the op that it launches starts
     more than `QUEUED_NS` after the begin of the call, or is unknown.
     """
-    calls = trace.once(telling_calls, of_all=True).select("thread", "start", "end", "name")
+    calls = trace.once(_telling_calls, of_all=True).select("thread", "start", "end", "name")
     known = calls.filter(_is_named(calls, _NAME.str.contains(_LOADING)))
     launches = calls.filter(_is_long_launch(calls))
     prompt = trace["ops"].filter(
@@ -132,12 +132,12 @@ def loads(trace: Trace) -> pl.DataFrame:
 
 def builds(trace: Trace) -> pl.DataFrame:
     """Return ``process, start, end`` (ns), ``name``: calls that link or load GPU code."""
-    calls = trace.once(telling_calls, of_all=True)
+    calls = trace.once(_telling_calls, of_all=True)
     found = calls.filter(_is_named(calls, _IS_OF_CODE))
     return found.select("process", "start", "end", _NAME)
 
 
-def telling_calls(trace: Trace) -> pl.DataFrame:
+def _telling_calls(trace: Trace) -> pl.DataFrame:
     """Return the calls whose names tell what a thread does, and launches that may load code."""
     telling = _IS_WAIT | _IS_OF_CODE | _NAME.str.contains(_ALLOCATING)
     columns = ("process", "thread", "start", "end", "name")

@@ -533,10 +533,9 @@ def expected_traffic(transfers: pl.DataFrame, parameters: int, iterations: int) 
     gpus = ends.n_unique()
     size = 4 * parameters
     moved = pl.coalesce("bytes", "bytes_if", 1)
-    update, total = inside.select(moved.filter(pl.col("stage") == "WU").sum(), all=moved.sum()).row(
-        0
-    )
-    expected = 2 * (gpus - 1) * size if 2 * update > total else None
+    of_updates = moved.filter(pl.col("stage") == "WU")
+    updated, total = inside.select(of_updates.sum(), total=moved.sum()).row(0)
+    expected = 2 * (gpus - 1) * size if 2 * updated > total else None
     known, bounds = sized.height > 0 and iterations > 0, {}
     observed = int(sized["bytes"].sum()) / iterations if known else None
     modelled = (sized["evidence"] == "modelled").any()
