@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from itertools import accumulate
@@ -516,6 +517,29 @@ def test_parts_are_read_in_order(tmp_path) -> None:
     assert_frame_equal(again.read("ops"), ops)
     assert again.read("calls").is_empty()
     assert Counter(path.parent.name for path in tmp_path.rglob("*.parquet")) == {"ops": 3}
+
+
+@pytest.mark.parametrize("known", ["as written", "of fewer files", "none"])
+def test_rows_during_a_time_are_read_from_the_files_that_have_some(tmp_path, known) -> None:
+    ops = report(ops=6).read("ops").with_columns(
+        start=pl.Series([0, 50, 20, 30, 100, 90]), end=pl.Series([10, 60, 45, 35, 110, 99])
+    )  # fmt: skip
+    with TraceWriter(tmp_path / "report") as writer:
+        for part in (ops[:2], ops[2:4], ops[4:]):
+            writer.append("ops", part)
+    times = tmp_path / "report" / "times.json"
+    assert json.loads(times.read_text()) == {"ops": [[0, 60], [20, 45], [90, 110]]}
+    if known == "of fewer files":
+        times.write_text('{"ops": [[0, 60]]}')
+    elif known == "none":  # an earlier version wrote none
+        times.unlink()
+    trace = Trace.scan(tmp_path / "report", reports=1 << 20)
+    for start, end in itertools.product(range(-5, 120, 5), repeat=2):
+        expected = ops.filter(pl.col("start") <= end, pl.col("end") >= start)
+        assert_frame_equal(trace.during("ops", start, end).collect(), expected)
+    if known == "as written":
+        (tmp_path / "report" / "ops" / "00002.parquet").unlink()
+        assert trace.during("ops", 46, 70).select("op").collect().to_series().to_list() == [1]
 
 
 def test_missing_parts_are_noticed(tmp_path) -> None:

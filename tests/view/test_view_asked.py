@@ -126,7 +126,7 @@ def test_streams_of_one_number_are_told_apart_by_process(runs: list[tracekit.Run
 
 def test_what_is_drawn_is_read_in_batches(runs: list[tracekit.Run]) -> None:
     """Polars collects all rows for an expression that it cannot stream."""
-    for frame in (drawn_ops(runs[0].trace, "kind"), drawn_ranges(runs[0].trace)):
+    for frame in (drawn_ops(runs[0].trace["ops"], "kind"), drawn_ranges(runs[0].trace)):
         plan = frame.show_graph(plan_stage="physical", raw_output=True, show=False)
         assert "in-memory engine fallback" in plan  # told by a colour
         assert not [line for line in plan.splitlines() if 'fillcolor="0.0 0.3 1.0"' in line]

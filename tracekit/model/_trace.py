@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
@@ -31,6 +31,7 @@ from tracekit.support.files import read_plain, status_of
 T = TypeVar("T")
 
 _MANIFEST = "parts.json"
+_TIMES = "times.json"
 _ROWS_PER_PART = 1 << 20
 _SHORT = 10_000
 """Tables with at most this number of rows in a run are read as a whole, and kept."""
@@ -179,6 +180,15 @@ class Trace:
             if near.height == last - first + 1:
                 return near
         return self[name].filter(wanted).select(columns).collect()
+
+    def during(self, name: str, start: int, end: int) -> pl.LazyFrame:
+        """Return the rows of a table that overlap or touch an interval of time, ns.
+
+        Only the files with such rows are opened: to open twenty takes longer than to read one.
+        """
+        stored = self.tables
+        known = stored.during(name, start, end) if isinstance(stored, _StoredTables) else self[name]
+        return known.filter(pl.col("start") <= end, pl.col("end") >= start)
 
     def once(
         self, work: Callable[[Trace], T], *, of_all: bool = False, reads: tuple[str, ...] = ()
@@ -453,9 +463,31 @@ class _StoredTables(LaterTables):
         ends = [0, *itertools.accumulate(rows for rows in self._heights.get(name, ()) if rows)]
         begin, files = bisect_right(ends, first) - 1, self.files(name)
         near = files[begin : bisect_right(ends, last)]
-        is_part = 0 < len(near) < len(files)
-        frame = _with_later(_scanned(near), TABLES[name]) if is_part else self[name]
-        return frame.slice(first - ends[begin], last - first + 1)
+        return self._some(name, near).slice(first - ends[begin], last - first + 1)
+
+    def during(self, name: str, start: int, end: int) -> pl.LazyFrame:
+        """Return the rows of the files that have any between two times; all if this is unknown."""
+        files, times = self.files(name), self._times.get(name, [])
+        if name in self._lazy or len(files) != len(times):
+            return self[name]
+        near = [file for file, (first, last) in zip(files, times, strict=True)
+                if first <= end and last >= start]  # fmt: skip
+        return self._some(name, near)
+
+    def _some(self, name: str, files: Sequence[Path]) -> pl.LazyFrame:
+        """Open only some files of a table; all if none are given."""
+        is_part = 0 < len(files) < len(self.files(name))
+        return _with_later(_scanned(files), TABLES[name]) if is_part else self[name]
+
+    @cached_property
+    def _times(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """First start and last end of each file of tables of several; earlier versions lack it."""
+        with suppress(FileNotFoundError):
+            times: Mapping[str, Sequence[tuple[int, int]]] = json.loads(
+                read_plain(self._folder / _TIMES)
+            )
+            return times
+        return {}
 
     def _open(self, name: str) -> pl.LazyFrame:
         table, parts = TABLES[name], self.files(name)
@@ -533,6 +565,7 @@ class TraceWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rows: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._times: dict[str, list[tuple[int, int]]] = {}
         self._checks: dict[str, Check] = {}
         self._short: dict[str, list[pl.DataFrame]] = {}
         self._lock = threading.Lock()
@@ -546,10 +579,15 @@ class TraceWriter:
         conformed = TABLES[table].conform(frame)
         if conformed.is_empty():
             return
+        never_null = {column.name for column in TABLES[table].columns if not column.nullable}
+        is_timed = {"start", "end"} <= never_null
+        times = conformed.select(pl.col("start").min(), pl.col("end").max()) if is_timed else None
         with self._lock:
             rows = self._rows[table]
             number = len(rows)
             rows.append(conformed.height)
+            if times is not None:
+                self._times.setdefault(table, []).append(times.row(0))
             if sum(rows) <= _SHORT:
                 self._short.setdefault(table, []).append(conformed)
             else:
@@ -563,6 +601,9 @@ class TraceWriter:
     def close(self) -> None:
         """Write the list of all parts, which makes the folder valid."""
         write_checks(self._folder, self._checks)
+        several = {name: each for name, each in self._times.items() if len(each) > 1}
+        if several:
+            (self._folder / _TIMES).write_text(json.dumps(several) + "\n", encoding="utf-8")
         (self._folder / _MANIFEST).write_text(json.dumps(self._rows) + "\n", encoding="utf-8")
 
     def trace(self) -> Trace:

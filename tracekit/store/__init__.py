@@ -6,7 +6,8 @@ A store is a folder::
     catalogue.sqlite    the catalogue, unless TRACEKIT_CATALOG puts it elsewhere
     runs/<folder>/      the columns of one run, named by one row of the catalogue: folders 0, 1, ...
                         of its reports, in each a folder of parts per table, parts.json with their
-                        rows and checks.json with their checksums; run.json is a copy of its row;
+                        rows, times.json with the first and last time in each part of long tables,
+                        and checks.json with their checksums; run.json is a copy of its row;
                         kept/ caches sums and tiles that are computed from the tables
     staging/<folder>/   columns that an ingest is writing
     staging/*.lock      held by the ingest whose folder, in staging/ or runs/, has that name

@@ -418,11 +418,11 @@ class RunLanes:
 
     @_made_once
     def _few(self) -> Mapping[Key, _Drawn]:
-        return {key: _Drawn.of(rows) for key, rows in self.sums.few.items()}
-
-    @cached_property
-    def _frames(self) -> Mapping[str, pl.LazyFrame]:
-        return {"ops": drawn_ops(self._trace), "range": drawn_ranges(self._trace)}
+        few = self.sums.few
+        spans = _Drawn.of(pl.concat([_NONE_DRAWN, *few.values()], how="vertical_relaxed"))
+        ends = itertools.accumulate(rows.height for rows in few.values())
+        return {key: spans.at(slice(end - rows.height, end))
+                for (key, rows), end in zip(few.items(), ends, strict=True)}  # fmt: skip
 
     def _rows(self, kind: str, start: int, end: int, wanted: pl.Expr) -> _Read:
         """Read the ops or ranges (`kind`) that overlap an interval, of lanes and of whole GPUs.
@@ -436,7 +436,9 @@ class RunLanes:
         begin, until = self._around(kind, start, end)
         inside = (pl.col("start") < until) & (pl.col("end") > begin)
         is_long = (begin, until) == (start, end)
-        frame = self._frames[kind].filter(inside, wanted if is_long else pl.lit(value=True))
+        found = self._trace.during("ops" if kind == "ops" else "ranges", begin, until)
+        drawn = drawn_ops(found) if kind == "ops" else drawn_ranges(self._trace, found)
+        frame = drawn.filter(inside, wanted if is_long else pl.lit(value=True))
         rows = frame.sort("start", "number").collect()
         of_gpus = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY}
         by_lane = dict[Key, Ints]()
@@ -505,7 +507,8 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
     return Lane("counter", (device, number), label, brief, is_first=False, tiles=counter)
 
 
-_NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
+_NONE_DRAWN = pl.DataFrame(schema=DRAWN)
+_NONE = _Drawn.of(_NONE_DRAWN)
 
 
 def _differences(values: Ints) -> Ints:

@@ -122,7 +122,7 @@ class RunSums:
     @classmethod
     def of(cls, trace: Trace) -> RunSums:
         """Compute the sums of a run, reading ops and ranges in batches."""
-        frames = {"ops": drawn_ops(trace, "kind"), "range": drawn_ranges(trace)}
+        frames = {"ops": drawn_ops(trace["ops"], "kind"), "range": drawn_ranges(trace)}
         counts = {kind: _counted(frame, _BY[kind]) for kind, frame in frames.items()}
         both = pl.concat([each.select("first", "last") for each in counts.values()])
         first, last = both.select(pl.col("first").min(), pl.col("last").max()).row(0)
@@ -302,9 +302,9 @@ def _few(
     return {lanes[number]: rows.select(*DRAWN) for (number,), rows in parts.items()}
 
 
-def drawn_ops(trace: Trace, *more: str) -> pl.LazyFrame:
-    """Return the ops of a run, with the keys of their lanes, the columns `DRAWN`, and `more`."""
-    return trace["ops"].select(
+def drawn_ops(ops: pl.LazyFrame, *more: str) -> pl.LazyFrame:
+    """Return ops with the keys of their lanes, the columns `DRAWN`, and `more`."""
+    return ops.select(
         *OF_OP, *more, "start", "end", "name", _STAGE, *_way(), number="op",
         hatched=pl.col("kind").is_in(_KINDS),
     )  # fmt: skip
@@ -326,12 +326,15 @@ def _way() -> list[pl.Expr]:
     ]
 
 
-def drawn_ranges(trace: Trace) -> pl.LazyFrame:
-    """Return the ranges to draw, of threads that launch training steps; columns as in `DRAWN`."""
+def drawn_ranges(trace: Trace, ranges: pl.LazyFrame | None = None) -> pl.LazyFrame:
+    """Return the ranges to draw, of threads that launch training steps; columns as in `DRAWN`.
+
+    `ranges` are those to choose from; None for all of the run.
+    """
     depth = pl.col("depth").fill_null(0)
-    threads = step_detail.driving_threads(trace).lazy()
+    threads = trace.once(step_detail.driving_threads).lazy()
     return (
-        trace["ranges"]
+        (trace["ranges"] if ranges is None else ranges)
         .filter(depth < _DEEPEST)
         .join(threads, on=["process", "thread"], how="semi", maintain_order="left")
         .select(

@@ -121,21 +121,17 @@ def ops_inside(trace: Trace, spans: pl.DataFrame, *, reaching: bool = False) -> 
     The columns of ``ops``.
     """
     bounds = spans.select(*_OWNER, span_start="start", span_end="end").lazy()
-
-    def inside(first: pl.Expr, last: pl.Expr) -> pl.Expr:
-        begins, reaches = pl.col("start") >= first, pl.col("end") > first
-        return (begins | reaches if reaching else begins) & (pl.col("start") < last)
-
-    # Files say when the ops of their pieces are, and so which of these to read.
-    near = trace["ops"].filter(inside(*_edges(spans)))
-    found = near.join(bounds, on=_OWNER).filter(inside(pl.col("span_start"), pl.col("span_end")))
-    found = found.drop("span_start", "span_end")
-    return found.sort("start", "op").collect()
+    first, last = pl.col("span_start"), pl.col("span_end")
+    begins, reaches = pl.col("start") >= first, pl.col("end") > first
+    inside = (begins | reaches if reaching else begins) & (pl.col("start") < last)
+    found = _near(trace, "ops", spans).join(bounds, on=_OWNER).filter(inside)
+    return found.drop("span_start", "span_end").sort("start", "op").collect()
 
 
-def _edges(spans: pl.DataFrame) -> tuple[pl.Expr, pl.Expr]:
-    """Return the earliest start and the latest end of `spans`, as literals; null if empty."""
-    return pl.lit(spans["start"].min(), pl.Int64), pl.lit(spans["end"].max(), pl.Int64)
+def _near(trace: Trace, name: str, spans: pl.DataFrame) -> pl.LazyFrame:
+    """Return the rows of a table from the earliest start of `spans` to the latest end."""
+    first, last = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return trace[name].clear() if first is None else trace.during(name, first, last)
 
 
 def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
@@ -190,11 +186,12 @@ def details(trace: Trace, ops: pl.DataFrame) -> pl.DataFrame:
 def _layers(trace: Trace, ranges: pl.Series) -> pl.Series:
     """Return the layer of each range; for backward, forward passes up to a step earlier count."""
     near = trace.rows("ranges", ranges, ["range", "start", "end"])
-    first, last = _edges(near.filter(pl.col("range").is_in(ranges.implode())))
+    near = near.filter(pl.col("range").is_in(ranges.implode()))
+    first, last = near.select(pl.col("start").min(), pl.col("end").max()).row(0)
     begun = trace["iterations"].filter(pl.col("start") <= first).group_by("process")
-    before = begun.agg(pl.col("start").sort().get(-2, null_on_oob=True)).collect()["start"].min()
-    since = pl.lit(before, pl.Int64).fill_null(_EVER[0])
-    meanwhile = trace["ranges"].filter(pl.col("start") <= last, pl.col("end") >= since)
+    before = begun.agg(pl.col("start").sort().get(-2, null_on_oob=True))
+    since = before.select(pl.col("start").min().fill_null(_EVER[0])).collect().item()
+    meanwhile = trace.during("ranges", since, last)
     found = range_layers(trace.with_lazy({"ranges": meanwhile}))
     return found.layers.gather(found.of_range.gather(ranges))
 
@@ -214,8 +211,7 @@ def around(
     """
     start = pl.col("start")
     is_chosen = pl.lit(value=True) if process is None else pl.col("process") == process
-    meanwhile = is_chosen & (start <= end) & (pl.col("end") >= begin)
-    ranges = trace["ranges"].filter(meanwhile).collect().sort("range")
+    ranges = trace.during("ranges", begin, end).filter(is_chosen).collect().sort("range")
     known = ranges["range"]
 
     def numbered(table: pl.LazyFrame, *columns: str) -> pl.LazyFrame:
@@ -228,7 +224,10 @@ def around(
     launched = is_chosen & (start >= begin) & is_before_end
     return trace.with_part(
         {
-            **{name: trace[name].filter(meanwhile) for name in ("calls", "host", "syncs")},
+            **{
+                name: trace.during(name, begin, end).filter(is_chosen)
+                for name in ("calls", "host", "syncs")
+            },
             "ops": numbered(trace["ops"].filter(launched), "range"),
             "ranges": numbered(ranges.lazy(), "range", "parent"),
         }
@@ -278,9 +277,7 @@ def ranges_inside(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     """
     bounds = spans.select("process", span_start="start", span_end="end").lazy()
     touches = (pl.col("start") < pl.col("span_end")) & (pl.col("end") > pl.col("span_start"))
-    first, last = _edges(spans)
-    near = trace["ranges"].filter(pl.col("start") < last, pl.col("end") > first)
-    found = near.join(bounds, on="process").filter(touches)
+    found = _near(trace, "ranges", spans).join(bounds, on="process").filter(touches)
     return found.drop("span_start", "span_end").sort("start", "depth").collect()
 
 
@@ -315,9 +312,7 @@ def stage_spans(trace: Trace, spans: pl.DataFrame) -> pl.DataFrame:
     ``device, stage, start, end``; no two of one GPU and stage overlap or touch, so that their
     lengths add up to its busy time.
     """
-    first, last = _edges(spans)
-    near = trace["ops"].filter(pl.col("start") < last, pl.col("end") > first)
-    ops = near.select(*_OWNER, "stage", "start", "end").collect()
+    ops = _near(trace, "ops", spans).select(*_OWNER, "stage", "start", "end").collect()
     windows = spans.select(
         *_OWNER, "start", "end", iteration=pl.lit(None, pl.Int64), counts=pl.lit(value=True)
     )
