@@ -446,6 +446,7 @@ class _StoredTables(LaterTables):
         self._folder = folder
         self._heights = heights
         self._short = short
+        self._files: dict[str, list[Path]] = {}
 
     def height(self, name: str) -> int | None:
         """Return the number of rows that a table was written with; None if it has been replaced."""
@@ -453,8 +454,10 @@ class _StoredTables(LaterTables):
 
     def files(self, name: str) -> list[Path]:
         """Return the files of a table, without those that have no rows."""
-        heights = self._heights.get(name, ())
-        return [_part(self._folder, name, number) for number, rows in enumerate(heights) if rows]
+        if name not in self._files:
+            numbers = (n for n, rows in enumerate(self._heights.get(name, ())) if rows)
+            self._files[name] = [_part(self._folder, name, number) for number in numbers]
+        return self._files[name]
 
     def at(self, name: str, first: int, last: int) -> pl.LazyFrame:
         """Return rows `first` to `last` of a table from their files; all rows if it is replaced."""
