@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -23,7 +24,7 @@ from tracekit.engine._launch_groups import NEEDED, LaunchGroups, launch_groups
 from tracekit.engine._lines import owners_of
 from tracekit.engine._sweep_loops import find_latest
 from tracekit.errors import UsageError
-from tracekit.model import Stretch, Trace, with_clocks
+from tracekit.model import Frames, Stretch, Trace, with_clocks
 from tracekit.support.compiled import compiled, given
 
 _OWNER = ["process", "device"]
@@ -134,8 +135,15 @@ def run_windows(trace: Trace) -> pl.DataFrame:
 
 
 def _run_windows(trace: Trace) -> pl.DataFrame:
+    whole = trace.limited_to(Stretch())
+    if len(trace.reports_of_parts()) > 1:  # the cache is one of parts
+        return _windows(whole)["windows"]
+    return whole.sums_of_parts([partial(_windows, whole)])[0]["windows"]
+
+
+def _windows(trace: Trace) -> Frames:
     iterations = with_clocks(trace.read("iterations"), trace.read("reports"))
-    return iteration_windows(launch_groups(trace), iterations)
+    return {"windows": iteration_windows(launch_groups(trace), iterations)}
 
 
 def iteration_windows(ops: pl.DataFrame, iterations: pl.DataFrame) -> pl.DataFrame:

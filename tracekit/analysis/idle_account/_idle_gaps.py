@@ -185,16 +185,16 @@ def near(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Trace:
         is_known &= owners.join(lines, on=owners.columns, how="anti").is_empty()
         if is_known and since <= begin and end <= until:
             return found
-    ops, start, loaders = trace["ops"], pl.col("start"), trace.once(loading_threads, of_all=True)
+    ops, start, loaders = trace["ops"], pl.col("start"), loading_threads(trace)
     reach = max((end - begin) // _FURTHER, _REACH_NS)
     around = partial(_furthest, owners=owners, edges=(begin, end), reach=reach)
     ahead = ops.filter(start < begin, start - pl.col("launch_end") > AHEAD_NS)
-    if (lead := around(ahead, -pl.col("launch_end"))) is not None:
-        ops = ops.filter(pl.col("end") > AHEAD_NS - lead)
+    lead = around(ahead, -pl.col("launch_end"))
+    since = _NEVER if lead is None else AHEAD_NS - lead + 1
     by_loader = pl.col("launch_thread").is_in(loaders.implode()).fill_null(value=False)
-    if (last := around(trace["ops"].filter(start >= end, ~by_loader), start)) is not None:
-        ops = ops.filter(start <= last)
-    found = trace.with_part({"ops": ops})
+    last = around(ops.filter(start >= end, ~by_loader), start)
+    until = -_NEVER if last is None else last
+    found = trace.with_part({"ops": trace.during("ops", since, until)})
     kept[:] = [(begin, end, owners["device"], found)]
     return found
 
@@ -226,7 +226,7 @@ def _may_hold(trace: Trace) -> bool:
     """Return whether a GPU may wait for another one: for its copy, or by an event of a process."""
     if trace["devices"].filter("active").select(pl.len()).collect().item() == 1:
         return False
-    if not trace.once(copying, of_all=True).is_empty():
+    if not copying(trace).is_empty():
         return True
     if not trace.height("event_records"):
         return False
@@ -237,8 +237,7 @@ def _may_hold(trace: Trace) -> bool:
 
 def copying(trace: Trace) -> pl.DataFrame:
     """Return ``device, src_device, dst_device``: GPUs between which ops copy."""
-    copies = trace["ops"].filter(pl.col("src_device") != pl.col("dst_device"))
-    return copies.select("device", "src_device", "dst_device").unique().collect()
+    return trace.once(_found_once, of_all=True)["copying"]
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -246,7 +245,7 @@ def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFra
 
     `line` has the columns that name the owner of a gap: the GPU, or the process and the GPU.
     """
-    ops, loaders = trace["ops"].select(_NEEDED), trace.once(loading_threads, of_all=True)
+    ops, loaders = trace["ops"].select(_NEEDED), loading_threads(trace)
     found = _found(ops, line, loaders)
     if found is None:  # several reports saw one device, and each has its ops by start
         found = _found(ops.sort("start", "op"), line, loaders)
@@ -298,19 +297,26 @@ def _found(
 
 
 def loading_threads(trace: Trace) -> pl.Series:
-    """Return the threads that launch only copies of input (data loaders); cached with the run."""
+    """Return the threads that launch only copies of input (data loaders)."""
+    return trace.once(_found_once, of_all=True)["threads"]["launch_thread"]
+
+
+def _found_once(trace: Trace) -> Frames:
+    """Return ``threads`` (see `loading_threads`) and ``copying`` of a run; cached with it."""
     whole = trace.limited_to(Stretch())
-    found = whole.sums_of_parts([partial(_loading_threads, whole)])[0]["threads"]
-    return found["launch_thread"]
+    return whole.sums_of_parts([partial(_of_all_ops, whole)])[0]
 
 
-def _loading_threads(trace: Trace) -> Frames:
-    ops = trace["ops"].select("launch_thread", loads=pl.col("stage") == "IO")
-    threads = (
-        rows.group_by("launch_thread").agg(pl.col("loads").all()) for rows in at_least_one(ops)
-    )
+def _of_all_ops(trace: Trace) -> Frames:
+    ends, is_input = ("device", "src_device", "dst_device"), pl.col("stage") == "IO"
+    ops = trace["ops"].select("launch_thread", *ends, loads=is_input)
+    threads, copies = [], []
+    for rows in at_least_one(ops):
+        threads.append(rows.group_by("launch_thread").agg(pl.col("loads").all()))
+        copies.append(rows.filter(pl.col(ends[1]) != pl.col(ends[2])).select(ends).unique())
     known = pl.concat(threads).drop_nulls("launch_thread").group_by("launch_thread")
-    return {"threads": known.agg(pl.col("loads").all()).filter("loads")}
+    loading = known.agg(pl.col("loads").all()).filter("loads")
+    return {"threads": loading, "copying": pl.concat(copies).unique()}
 
 
 def _reached(lines: int) -> _Reached:

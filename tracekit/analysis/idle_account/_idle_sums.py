@@ -240,7 +240,7 @@ def _with_samples(trace: Trace, found: OwnPieces) -> pl.DataFrame:
 def copies_of(part: Trace) -> pl.DataFrame:
     """Return ``device, other``: GPUs of this part that copy to or from GPUs of other parts."""
     ends = ["src_device", "dst_device"]
-    seen = part.once(copying, of_all=True).unpivot(ends, index="device")
+    seen = copying(part).unpivot(ends, index="device")
     others = seen.select("device", other="value").drop_nulls().unique()
     if others.is_empty():
         return others

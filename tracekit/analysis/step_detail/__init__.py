@@ -246,7 +246,7 @@ def around_steps(trace: Trace, steps: pl.DataFrame, first: int, last: int) -> Tr
     beside = both.filter(pl.col("iteration").is_between(first - 1, last + 1))
     begin, end = beside.select(pl.col("start").min(), pl.col("end").max()).row(0)
     begin, end = begin if first > least else _EVER[0], end if last < most else _EVER[1]
-    trace.once(loading_threads, of_all=True)  # a thread may load only here, and work elsewhere
+    loading_threads(trace)  # a thread may load only here, and work elsewhere
     starting = pl.col("start").is_between(begin, end)
     launched = trace["ops"].filter(starting).select(pl.col("launch_start").min()).collect().item()
     near, _ = around(trace, begin if launched is None else min(begin, launched), end)
