@@ -172,6 +172,26 @@ def test_no_link_is_named_without_proof(length: Any, stages: int) -> None:
     assert not cause.startswith("one link")
 
 
+def test_slow_messages_are_no_slow_computing() -> None:
+    length = _slow_between(1, 0, 9, slow_steps=3)
+    (cause,) = straggler_cost(frame(pipeline(4, 3, 3, 4, length))).meta["causes"]
+    assert cause == (
+        "messages or collectives of rank 1 at stage 1 take longer than others: 87.5 % of what "
+        "stragglers cost goes with it"
+    )
+
+
+def test_steps_shorter_than_ideal_ones_have_no_cost() -> None:
+    """Gathering takes 100 ms as a rule, and 1 ms in every third step: the ideal is the median."""
+
+    def length(step: int, _: int, __: int, kind: str, ___: int) -> int:
+        gather = {"params-all-gather": 100 if step % 3 else 1}
+        return MS * (gather | {"forward-compute": 10, "backward-compute": 20}).get(kind, 0)
+
+    answer = straggler_cost(frame(pipeline(3, 1, 2, 2, length)))
+    assert answer.title == "Steps are no longer than ideal ones: 157.0 ms for 190.0"
+
+
 def test_a_slow_data_parallel_group() -> None:
     def length(_: int, __: int, stage: int, kind: str, ___: int) -> int:
         if kind in ("params-all-gather", "grads-reduce-scatter"):
@@ -362,6 +382,10 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     assert {len(row) for row in heat.z} == {2}
     with pytest.raises(UnsupportedTraceError, match="interleaved"):
         tk.straggler_cost(_written(path, ops, model_chunk=1))
+    text = gzip.decompress(_written(path, ops).read_bytes()).decode()
+    path.write_bytes(gzip.compress(text.replace("TP rank 0", "TP rank 1", 1).encode()))
+    with pytest.raises(UnsupportedTraceError, match="several tensor-parallel ranks"):
+        tk.straggler_cost(path)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "[1]", "nonsense", '[{"ph": "X"}]'])

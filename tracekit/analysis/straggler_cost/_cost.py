@@ -53,11 +53,12 @@ _REPLAYED = 0.9
 _MOST_OF_IT = 0.5
 """Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
 _WHO = {
-    "worker": "rank {rank} takes longer at stage {stage} than others",
-    "rank": "rank {rank} takes longer than others",
-    "stage": "stage {stage} takes longer than others",
+    "worker": ("rank {rank} takes longer at stage {stage} than", "rank {rank} at stage {stage}"),
+    "rank": ("rank {rank} takes longer than", "rank {rank}"),
+    "stage": ("stage {stage} takes longer than", "stage {stage}"),
 }
-"""Names of slow groups, smallest group first; more work and slower work look alike."""
+"""Names of groups whose computing is slow, and of those whose communication is, smallest group
+first; more work and slower work look alike."""
 _ALIKE = 0.9
 """Least correlation of both passes of micro-batches at which sequence lengths are taken to differ
 (section 5.3 of the paper).
@@ -247,15 +248,14 @@ def straggler_cost(
 
 
 def _answered(ops: pl.DataFrame, by: str) -> Answer:
-    found, turns = _schedule(ops), ops["turn"].to_numpy()
-    measured, ideal = ops["length"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
-    replayed, best = (_mean_step(found, lengths, turns) for lengths in (measured, ideal))
-    costs = {
-        key: _by_group(ops, list(KEYS[key]), found, (measured, ideal), (replayed, best))
-        for key in (by, *_WHO)
-    }
+    turns, ideal = ops["turn"].to_numpy(), ops.select(_ideal()).to_series().to_numpy()
+    replays = _Replays(_schedule(ops), turns, ops["length"].to_numpy(), ideal)
+    steps = [replays.step(np.full(turns.size, fill)) for fill in (False, True)]
+    replayed, best = steps
+    costs = {key: _by_group(ops, list(KEYS[key]), replays, steps) for key in (by, *_WHO)}
     recorded = _recorded(ops)
     correlation = _sequence_correlation(ops)
+    slow = [*_slow_links(ops, replays, steps), *_slow_ones(ops, costs, replays)]
     return Answer(
         rows=costs[by].rename({"stage": "pipeline_stage"}, strict=False),  # a stage is FP, BP, ...
         meta={
@@ -266,7 +266,7 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "ideal_ns": best,
             "slowdown": replayed / best if best else None,
             "sequence_correlation": correlation,
-            "causes": _causes(ops, costs, correlation, _slow_links(ops, found, measured, ideal)),
+            "causes": _causes(ops, correlation, slow),
             "warnings": [*_warnings(recorded, replayed), *_lost(ops)],
         },
         title=_title(replayed, best),
@@ -280,21 +280,30 @@ def _title(replayed: float, ideal: float) -> str:
     if not ideal:
         return "No op of this timeline takes any time"
     times = f"{replayed / 1e6:,.1f} ms for {ideal / 1e6:,.1f}"
+    if replayed < ideal:
+        return f"Steps are no longer than ideal ones: {times}"
     return f"Stragglers make a step {replayed / ideal:.2f} times as long: {times}"
 
 
-def _by_group(
-    ops: pl.DataFrame,
-    keys: list[str],
-    found: _Schedule,
-    lengths: tuple[_Array, _Array],
-    steps: tuple[float, float],
-) -> pl.DataFrame:
-    """Return each group's cost by `keys`, from replays with recorded and with ideal op lengths.
+class _Replays(NamedTuple):
+    """Replays of a job in which some ops are ideal, and all others as recorded."""
 
-    `lengths` (per op) and `steps` (mean step) are pairs (recorded, ideal), ns.
-    """
-    recorded, ideal = lengths
+    found: _Schedule
+    turns: _Array
+    recorded: _Array
+    ideal: _Array
+    """Lengths of ops, ns."""
+
+    def step(self, is_ideal: _Array) -> float:
+        """Return the mean step, ns."""
+        lengths = np.where(is_ideal, self.ideal, self.recorded)
+        return _mean_step(self.found, lengths, self.turns)
+
+
+def _by_group(
+    ops: pl.DataFrame, keys: list[str], replays: _Replays, steps: Sequence[float]
+) -> pl.DataFrame:
+    """Return each group's cost by `keys`; `steps` are the recorded and the ideal mean step, ns."""
     replayed, best = steps
     # Of a message there is one kind, whichever end.
     ops = ops.with_columns(pl.col("kind").str.replace("-(?:send|recv)$", "-pp-comm"))
@@ -302,11 +311,8 @@ def _by_group(
     number = ops.select(*keys).join(
         groups.with_row_index("group"), on=keys, how="left", maintain_order="left"
     )["group"].to_numpy()  # fmt: skip
-    turns, alone, without = ops["turn"].to_numpy(), [], []
-    for group in range(groups.height):
-        inside = number == group
-        alone.append(_mean_step(found, np.where(inside, recorded, ideal), turns))
-        without.append(_mean_step(found, np.where(inside, ideal, recorded), turns))
+    alone = [replays.step(number != group) for group in range(groups.height)]
+    without = [replays.step(number == group) for group in range(groups.height)]
     cost = replayed - best
     return (
         groups.with_columns(
@@ -382,13 +388,8 @@ def _sequence_correlation(ops: pl.DataFrame) -> float | None:
     return None if found is None or np.isnan(found) else float(found)
 
 
-def _causes(
-    ops: pl.DataFrame,
-    costs: Mapping[str, pl.DataFrame],
-    correlation: float | None,
-    links: Iterator[str],
-) -> list[str]:
-    found = [*links, *_slow_ones(costs)][:1]
+def _causes(ops: pl.DataFrame, correlation: float | None, slow: Sequence[str]) -> list[str]:
+    found = [*slow[:1]]
     collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
     if collected.height:
         total = sum(collected["length"]) / 1e6
@@ -399,23 +400,34 @@ def _causes(
     return found or ["unknown"]
 
 
-def _slow_ones(costs: Mapping[str, pl.DataFrame]) -> Iterator[str]:
-    """Yield sentences: which worker, rank or stage causes most of what stragglers cost."""
+def _slow_ones(
+    ops: pl.DataFrame, costs: Mapping[str, pl.DataFrame], replays: _Replays
+) -> Iterator[str]:
+    """Yield sentences: which worker, rank or stage causes most of what stragglers cost.
+
+    Its computing is named, unless ideal communication alone would save more of the cost.
+    """
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
-    for key, text in _WHO.items():
+    for key, (computing, communicating) in _WHO.items():
         worst = costs[key].sort("win_share", descending=True, nulls_last=True).row(0, named=True)
         if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
             share = f"{percent(worst['win_share'])} of what stragglers cost goes with it"
+            computes = pl.col("kind").is_in(_COMPUTING)
+            own = pl.all_horizontal(pl.col(name) == worst[name] for name in KEYS[key])
+            parts = ops.select(computes=own & computes, communicates=own & ~computes)
+            left = {part: replays.step(parts[part].to_numpy()) for part in parts.columns}
+            text = f"{computing} others"
+            if left["communicates"] < left["computes"]:
+                text = f"messages or collectives of {communicating} take longer than others"
             yield f"{text.format(**worst)}: {share}"
 
 
-def _slow_links(ops: pl.DataFrame, found: _Schedule, real: _Array, ideal: _Array) -> Iterator[str]:
+def _slow_links(ops: pl.DataFrame, replays: _Replays, steps: Sequence[float]) -> Iterator[str]:
     """Yield sentences on slow links that cause half the cost, though their ranks are not slow."""
     exchanges, computing = _exchanges(ops), _computing(ops)
-    turns = ops["turn"].to_numpy()
-    replayed, best = (_mean_step(found, lengths, turns) for lengths in (real, ideal))
+    replayed, best = steps
     for link in _far_slower(exchanges).iter_rows(named=True):
         ends = computing.filter(
             pl.col("stage").is_in(link["stages"]),
@@ -425,9 +437,7 @@ def _slow_links(ops: pl.DataFrame, found: _Schedule, real: _Array, ideal: _Array
             pl.col("rank").eq_missing(link["rank"]), pl.col("stages") == link["stages"],
             pl.col("way").is_in(link["ways"]),
         )["op"]  # fmt: skip
-        lengths = real.copy()
-        lengths[slow.to_numpy()] = ideal[slow.to_numpy()]
-        won = replayed - _mean_step(found, lengths, turns)
+        won = replayed - replays.step(np.isin(ops["op"].to_numpy(), slow.to_numpy()))
         share = won / (replayed - best) if replayed > best else 0.0
         if ends is not None and ends <= NO_SLOWER and share >= _MOST_OF_IT:  # type: ignore[operator]
             yield _link_text(link, float(ends), share)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def read_job_timeline(path: StrPath) -> pl.DataFrame:
     DamagedTraceError
         If an event lacks a required field.
     UnsupportedTraceError
-        If stages of the pipeline are interleaved.
+        If stages of the pipeline are interleaved, or several tensor-parallel ranks are recorded.
     """
     file = Path(path)
     events = _events(file)
@@ -77,6 +77,11 @@ def read_job_timeline(path: StrPath) -> pl.DataFrame:
     }
     if not lanes:
         raise NotATraceError(f"cannot read the timeline {file.name}: no lane has a name")
+    if len({match[2] for match in lanes.values()}) > 1:
+        raise UnsupportedTraceError(
+            f"{file.name} has workers of several tensor-parallel ranks",
+            "keep the lanes of one of them",
+        )
     rows = [_row(event, lanes, file) for event in events if event.get("ph") == "X"]
     return pl.DataFrame(rows, schema=dict(TIMELINE_SCHEMA), orient="row")
 
