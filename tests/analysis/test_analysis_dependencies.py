@@ -1136,6 +1136,15 @@ def test_a_host_that_may_be_waiting_unseen_is_doubted() -> None:
     assert _said(_linked(b)).endswith(doubt)
 
 
+def test_a_host_may_be_waiting_unseen_between_steps() -> None:
+    b = TraceBuilder()
+    for n, at in enumerate(range(0, 10_000, 2_000)):
+        b.iteration(n, at * US, (at + 10) * US, source="ranges")
+        _op(b, "gemm", at + 2, at + 9, at + 1_980, stage="FP", iteration=n)
+    # Of each of four steps the GPU works for 1,971 us after the only call, until the next one.
+    assert _ask(critical_path, _linked(b), skip=0).meta["host_or_wait_ns"] == 4 * 1_971 * US
+
+
 def test_lost_launches_are_named_beside_the_path() -> None:
     b = TraceBuilder()
     for step in range(4):

@@ -115,7 +115,8 @@ def _summed(job: Job, keys: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     columns = [name for name in ("device", "name", "link") if name in keys]
     groups = ["step", "cause", "stage", "process", *columns]
-    of_host = (pl.col("kind") == "host") & (pl.col("cause") == "host")
+    # Edges of input count as host in runs without input.
+    of_host = ~pl.col("kind").is_in(["call", "handover"]) & (pl.col("cause") == "host")
     silent = pl.col("kind").is_in(["loader", "pace", "host", "handover"])
     inferred = silent & (pl.col("cause") == "input")
     found, spans = [], []
