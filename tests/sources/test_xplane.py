@@ -48,6 +48,13 @@ def test_streams_are_of_gpus_and_derived_lines_are_not(profile):
     ]
 
 
+def test_copies_that_may_go_to_another_gpu_are_told(profile):
+    told = "1 copies count as copies within a GPU: AMD's profiles do not name another one"
+    assert told not in read(profile).warnings  # a single GPU
+    profile.write_bytes(profile.read_bytes() + plane("/device:GPU:4"))
+    assert told in read(profile).warnings
+
+
 def test_launches_operators_and_steps_are_on_the_thread_that_launches(profile):
     trace = read(profile)
     assert rows(trace, "calls", "name", "correlation", "start") == [

@@ -178,6 +178,10 @@ class _Gathered(Gathered):
             pl.concat_str(ends[0], pl.lit("To"), ends[1]).alias("direction"),
             bytes=size, src_device=none, dst_device=none,
         )  # fmt: skip
+        unnamed = (pl.col("direction") == "DeviceToDevice") & pl.col("memcpy_details").str.contains(
+            "kind:Unknown"
+        )
+        self._lost["ends"] += known.filter(unnamed).height
         made = copies(known, pl.col("direction"))
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
@@ -303,6 +307,10 @@ class _Gathered(Gathered):
             "untimed host": "events of the host have no valid times and were left out",
             "devices": "devices are TPUs, which are not read",
         }
+        if len(self._devices) > 1:
+            losses["ends"] = (
+                "copies count as copies within a GPU: AMD's profiles do not name another one"
+            )
         return (*counted(self._lost, losses), *(self._times.losses if self._times else ()))
 
 
