@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tracekit.present import duration, notes, percent, printable
-from tracekit.present._columns import shown, unknown_note
+from tracekit.present._columns import shown, unknown_note, with_values
 from tracekit.support.wording import cells, scaled, shorten, wrap
 
 
@@ -297,6 +297,9 @@ def test_notes_of_ranges_and_layers() -> None:
 def test_columns_of_one_label_are_named_once() -> None:
     """Of ``bound_ns`` and ``bound`` a footer said "bound, bound"."""
     assert unknown_note(["flops", "bound", "bound"]) == ["unknown or none: flops, bound"]
+    frame = pl.DataFrame({"operator": ["x"], "bound_ns": [None], "bound": ["communication"]})
+    known, unknown = with_values(shown(frame.cast({"bound_ns": pl.Int64})))
+    assert ([each.label for each in known], unknown) == (["operator", "bound"], ["bound_ns"])
 
 
 def test_a_share_just_below_one_is_not_all() -> None:
