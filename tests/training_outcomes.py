@@ -17,6 +17,7 @@ TOLERATED = 0.01
 """Share of the time of ops that may have a wrong stage without a word."""
 _NO_WORD = (
     "ranges do not name all stages",
+    "no range names a stage",
     "the recording of GPU work is cut",
     "the recording of GPU work may be cut",
     "iterations have",

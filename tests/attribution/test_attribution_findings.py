@@ -83,15 +83,23 @@ def test_iterations_without_any_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("structure", "how"),
-    [("threads", "found from threads"), ("order", "estimated from the order of launches")],
+    ("structure", "named", "how"),
+    [
+        ("threads", "nvtx", "ranges do not name all stages: the rest is found from threads"),
+        (
+            "order",
+            "kernel_name",
+            "no range names a stage: they are estimated from the order of launches",
+        ),
+    ],
 )
-def test_stages_that_structure_tells(structure: str, how: str) -> None:
+def test_stages_that_structure_tells(structure: str, named: str, how: str) -> None:
     found = _told(
-        _verdict(structure=structure, decides=True, contradictions="exchanges on another stream")
+        _verdict(structure=structure, decides=True, contradictions="exchanges on another stream"),
+        opinions=[("FP", named, named, "FP", 9)],
     )
     assert found == (
-        f"ranges do not name all stages: the rest is {how}; {LOOK}",
+        f"{how}; {LOOK}",
         "stages found from structure are contradicted: exchanges on another stream",
     )
 

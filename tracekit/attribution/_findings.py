@@ -11,6 +11,7 @@ from tracekit.attribution._passes import PASSES
 from tracekit.attribution._thresholds import THRESHOLDS
 
 _BY_NAMES = ("kernel_name", "copy_kind")
+_BY_RANGES = ("nvtx", "process_range", "autograd")
 _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that are right by definition, and the one that means no source."""
 _NS_PER_MS = 1_000_000
@@ -45,7 +46,7 @@ def findings(
         texts = (
             *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
             *_left_out(iterations, verdict["process"]),
-            *_structure(verdict), *_lopsided(rows, verdict),
+            *_structure(rows, verdict), *_lopsided(rows, verdict),
             *_exchanges_forward(rows, verdict),
             *_disagreements(rows, verdict),
         )  # fmt: skip
@@ -106,12 +107,15 @@ def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
         )
 
 
-def _structure(verdict: Mapping[str, Any]) -> Iterator[str]:
+def _structure(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     if verdict["decides"]:
-        yield (
-            "ranges do not name all stages: the rest is "
-            f"{_METHODS[verdict['structure']]}; see `tracekit info --stages`"
+        named = opinions["other_source"].cast(pl.String).is_in(_BY_RANGES).any()
+        rest = (
+            "ranges do not name all stages: the rest is"
+            if named
+            else "no range names a stage: they are"
         )
+        yield f"{rest} {_METHODS[verdict['structure']]}; see `tracekit info --stages`"
     if verdict["steps_by"]:
         yield verdict["steps_by"]
     if verdict["contradictions"] and verdict["decides"]:
