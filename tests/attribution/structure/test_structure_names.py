@@ -25,6 +25,27 @@ def test_gradients_are_told_by_names_that_no_forward_pass_has(
     assert _matches((name,))["backward"].tolist() == [is_gradient]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_first"),
+    [
+        ("void at::native::nll_loss_backward_reduce_cuda_kernel_2d<float, long>(T1 *)", True),
+        ("cunn_SoftMaxBackward<4, float, float, float, LogSoftMaxBackwardEpilogue>", True),
+        ("elementwise_kernel<at::native::mse_backward_cuda_kernel(at::TensorIterator&)>", True),
+        ("void cunn_ClassNLLCriterion_updateGradInput_kernel<float>(float*, float*)", True),
+        ("triton_red_fused__log_softmax__log_softmax_backward_data_nll_loss_backward_5", True),
+        # One kernel for the loss and its gradient, which runs in forward passes.
+        ("liger_cross_entropy_kernel", False),
+        ("void at::native::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>", False),
+        ("softmax_warp_backward<float, float, float, 10, false, false>", False),  # of attention
+        ("gelu_backward", False),
+    ],
+)
+def test_gradients_of_losses(name: str, *, is_first: bool) -> None:
+    found = _matches((name,))
+    assert found["loss_gradient"].tolist() == [is_first]
+    assert found["backward"].all() or not is_first
+
+
 def test_optimizers_of_bitsandbytes_are_told_as_rules_tell_them() -> None:
     name = "void kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>(__nv_bfloat16*)"
     assert _matches((name,))["optimizer"].all()

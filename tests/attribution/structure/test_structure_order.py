@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from structure_programs import Program, check
 
+from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure import Structure, find_structure
+from tracekit.attribution.structure._bursts import find_bursts
 from tracekit.attribution.structure._by_order import _main_sequence
 from tracekit.attribution.structure._kernel_hints import look_at
 from tracekit.attribution.structure._step import _candidates, _recomputed
+from tracekit.model import STAGES
 
 FORWARD = "m:gemm#100/F m:relu#200/F m:gemm#300/F m:relu#400/F m:softmax#500/F "
 BACKWARD = (
@@ -41,6 +44,21 @@ class TestEstimate:
         assert (structure.period, structure.repeats) == (13, 6.0)
         assert np.bincount(structure.step).tolist() == [13] * 6
         assert structure.steps["whole"].all()
+
+    @pytest.mark.parametrize("steps", [3, 4])  # three are too few to go by names alone
+    @pytest.mark.parametrize("fill", ["", "m:FillFunctor#1/B "])
+    def test_backward_begins_with_the_gradient_of_the_loss(self, fill: str, steps: int) -> None:
+        """Sizes of its layers mirror each other, too, which weighs more than those of forward."""
+        loss = "m:nll_loss_forward#9/F " + fill + "m:nll_loss_backward#9/B "
+        first = _layers("gemm", range(3000, 6000, 300)).replace("/-", "/B")
+        rest = _layers("gemm_backward", range(5700, 2700, -300)).replace("/-", "/B")
+        forward = FORWARD.replace("softmax", "gelu")
+        program = Program().run("m:h2d/I " + forward + loss + first + rest + UPDATE, steps)
+        check(found(program), program, "order")
+        by_names = find_bursts(look_at(program.work()))
+        assert (by_names is None) == (steps < THRESHOLDS.bursts)
+        if by_names is not None:
+            assert (by_names.backward == (program.stages == STAGES.index("BP"))).all()
 
     def test_evaluation_between_steps(self) -> None:
         program = Program().run(STEP, 6).run(EVALUATION, 4).run(STEP, 6).run(EVALUATION, 4)

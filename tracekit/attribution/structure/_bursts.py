@@ -140,8 +140,9 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
 
     `first` and `last` are the first and last gradient kernel of the pass, `since` the op from which
     on it may begin. With `mirrored`, the mirror symmetry of launch sizes in forward and backward
-    pass is used. A few kernels of the forward pass may be named like gradients. A backward pass
-    begins with the gradient of the loss, which is a fill; many fills before that clear gradients.
+    pass is used. A few kernels of the forward pass may be named like gradients, but not like that
+    of the loss. A backward pass begins with the gradient of the loss, before which is a fill; many
+    fills before that clear gradients.
     """
     body = np.flatnonzero(lane.kernel[since : last + 1]) + since
     named = lane.backward[body]
@@ -153,6 +154,7 @@ def _begin(lane: Lane, since: int, first: int, last: int, *, mirrored: bool) -> 
         if share and early and lane.layer[first : body[turn]].any():
             few = early <= THRESHOLDS.named_before * named.sum()
             begin = int(body[turn]) if few else _dense(body, named, first)
+            begin = min([begin, *body[lane.loss_gradient[body]].tolist()])
     near = np.arange(max(begin - _BEFORE, since), begin)
     near = near[np.flatnonzero(np.append(True, lane.layer[near]))[-1] :]
     fills = near[lane.fill[near]]

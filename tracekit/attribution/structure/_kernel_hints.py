@@ -22,7 +22,10 @@ from tracekit.attribution.structure._work import (
 from tracekit.model import KINDS
 from tracekit.support.files import schemas
 
-_LISTS = ("layer", "lookup", "optimizer", "backward", "input_gradient", "batch_norm", "fill")
+_LISTS = (
+    "layer", "lookup", "optimizer", "backward", "loss_gradient", "input_gradient", "batch_norm",
+    "fill",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,13 @@ class Lane:
     lookup: Array
     optimizer: Array
     backward: Array
+    loss_gradient: Array
     input_gradient: Array
     batch_norm: Array
     fill: Array
     """Whether the op's name indicates a layer, an embedding look-up, an optimizer kernel, a kernel
-    of the backward pass, a gradient of a layer's input, a batch norm, or a fill."""
+    of the backward pass, the gradient of the loss, that of a layer's input, a batch norm, or a
+    fill."""
     exchange: Array
     """Whether the op is a collective that exchanges gradients."""
     batch: Array

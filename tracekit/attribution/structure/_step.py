@@ -207,9 +207,9 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     `update` is the first op of the update. The mirrored share is the weight of launches that form
     nested pairs of equal size; see `find_turn`.
 
-    The centre of the mirrored launch sizes decides, unless too many gradient kernels come before
-    it: pairs within the backward pass may weigh more. Fills of equal size also form pairs: these
-    clear gradients, and the last one sets the gradient of the loss.
+    The centre of the mirrored launch sizes decides, unless the gradient of the loss, or too many
+    gradient kernels, come before it: pairs within the backward pass may weigh more. Fills of equal
+    size also form pairs: these clear gradients, and the last one sets the gradient of the loss.
     """
     body = np.flatnonzero(lane.kernel[:update])
     if not body.size:
@@ -221,6 +221,10 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
         inner -= int(np.append(fill[inner:0:-1], values=False).argmin())
         outer += int(np.append(fill[outer:-1], values=False).argmin())
         turn = max(outer - 1, 0)
+    lost = np.flatnonzero(lane.loss_gradient[body[:turn]])
+    if lost.size and lane.layer[body[lost[0] : turn]].any():
+        begin = int(body[max(lost[0] - int(fill[lost[0] - 1]), 0)])
+        return begin, begin, begin, share
     if share and named[:turn].sum() <= THRESHOLDS.named_before * named.sum():
         return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
     early, plain = _named_turn(named)
