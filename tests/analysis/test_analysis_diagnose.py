@@ -223,6 +223,20 @@ def test_late_launches_are_half_won_by_cheaper_ones() -> None:
     assert row["confidence"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
 
 
+def test_ops_of_a_graph_are_one_launch() -> None:
+    b = _late_kernels(None)
+    for op in [*b.rows["ops"]]:
+        third = (op["end"] - op["start"]) // 3
+        rest = [
+            op | {"start": op["start"] + n * third, "end": op["start"] + (n + 1) * third}
+            for n in (1, 2)
+        ]
+        b.rows["ops"] += rest
+        op["end"] = op["start"] + third
+    pace = _found(b.trace())["launch_bound"]["evidence"][0]
+    assert pace.endswith("half of all launches of a thread are more than 600 us apart")
+
+
 def test_work_of_the_host_before_launches_may_be_no_launching() -> None:
     """300 us of Python before each launch were called launches, with a low of half of them."""
     b = TraceBuilder()

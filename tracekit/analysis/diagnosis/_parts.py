@@ -362,7 +362,7 @@ def kernels(part: Part) -> Frames:
     sums = computing.group_by(CELL).agg(sum=LENGTH.sum()).collect()
     launches = part.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
     apart = launches.group_by("launch_thread").agg(
-        length=pl.col("launch_start").sort().diff()
+        length=pl.col("launch_start").unique().sort().diff()
     ).select(pl.col("length").explode())  # fmt: skip
     return {
         "busy": busy(own)
