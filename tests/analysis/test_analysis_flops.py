@@ -404,6 +404,7 @@ def test_which_kernels_multiply() -> None:
         ("NVIDIA H100 PCIe", "bf16", 756e12),
         ("NVIDIA H100 NVL", "fp8", 1670e12),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "bf16", None),
+        ("NVIDIA L40S-8Q", "bf16", None),
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("AMD Instinct MI300X", "bf16", 1_307_400_000_000_000),
         ("AMD Instinct MI250X", "bf16", 191_500_000_000_000),

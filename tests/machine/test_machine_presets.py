@@ -277,7 +277,14 @@ def test_what_product_names_tell(
 
 @pytest.mark.parametrize(
     "name",
-    [None, "", "GRID V100-4Q", "NVIDIA GeForce RTX 3080 Laptop GPU", "A100-SXM4-40GB MIG 1g.5gb"],
+    [
+        None,
+        "",
+        "GRID V100-4Q",
+        "NVIDIA L40S-8Q",
+        "NVIDIA GeForce RTX 3080 Laptop GPU",
+        "A100-SXM4-40GB MIG 1g.5gb",
+    ],
 )
 def test_what_product_names_do_not_tell(name: str | None) -> None:
     assert nvlink_of(name) is None
