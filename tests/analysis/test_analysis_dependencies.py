@@ -1364,6 +1364,13 @@ def test_changes_that_mean_nothing_are_refused(changes: dict[str, Any], message:
         parse_changes(**changes)
 
 
+def test_a_speed_is_of_names_as_tables_show_them() -> None:
+    """Of AMD's products `gemm tn BBS 16x16x64` is shown, and Cijk_... recorded."""
+    b = TraceBuilder()
+    _op(b, "Cijk_Alik_Bljk_BBS_BH_Bias_MT16x16x64_MI16x16x1", 0, 7, 107, stage="FP")
+    assert _replayed(_linked(b), speed=["gemm=2x"])["speed gemm=2x"] == 50 * US
+
+
 def test_a_speed_of_no_kernel_is_refused() -> None:
     """A name that no kernel has is refused, also beside one that there is."""
     for speed in (["nothing=2x"], ["gemm=2x", "nothing=2x"]):

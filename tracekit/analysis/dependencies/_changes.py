@@ -16,7 +16,7 @@ from tracekit.analysis.dependencies._descriptions import NARROWEST_FIRST
 from tracekit.analysis.dependencies._edges import HOLDS_NOTHING, LANE
 from tracekit.analysis.dependencies._peers import Stragglers
 from tracekit.errors import UndecidedError, UsageError
-from tracekit.model import STAGES
+from tracekit.model import STAGES, readable_names
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._job import Job
@@ -367,11 +367,13 @@ class Overlap:
 
 
 def _has_name(pattern: str) -> pl.Expr:
-    """Return an expression: whether the regular expression `pattern` is found in ``name``."""
+    """Return an expression: whether `pattern` is found in ``name``, or in its readable form."""
 
     def matches(names: pl.Series) -> pl.Series:
-        known = names.unique().cast(pl.String)
-        return names.is_in(known.filter(known.str.contains(pattern)).implode())
+        known = names.unique().drop_nulls().cast(pl.String)
+        readable = known.replace(readable_names(known.sort()))
+        found = known.str.contains(pattern) | readable.str.contains(pattern)
+        return names.is_in(known.filter(found).implode())
 
     return pl.col("name").map_batches(matches, return_dtype=pl.Boolean)
 
