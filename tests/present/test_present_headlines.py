@@ -45,6 +45,7 @@ COUNTERS = {
     "metric": ["nvlink_tx", "nic_tx", "nic_tx"], "counted_bytes": [1_000, 90, 130_000],
     "difference_bytes": [300, None, -30_000], "difference_share": [0.3, None, -0.2308],
 }  # fmt: skip
+BEYOND = "Largest difference beyond 0.5 %: "
 NETWORK, MEANWHILE = "Most across the network: ", "meanwhile GPUs compute nothing for "
 UNKNOWN = "Whether GPUs wait for input is not recorded; they copy input while no kernel runs for"
 STALLED = "GPUs wait for input, or copy it while no kernel runs, for"
@@ -204,13 +205,23 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("links", {**NICS, "bytes": [None, None]}, {}, None),
         ("links", {"nic": ["a"], "bytes": [5], "exposed_share": [0.5]}, {}, None),
         ("links", COUNTERS, {},
-         "Largest difference: ib1 of a, nic_tx: 30 kB or 23.1 % less than counted is attributed"),
+         f"{BEYOND}ib1 of a, nic_tx: 30 kB or 23.1 % less than counted is attributed"),
         ("links", {**COUNTERS, "nic": [None] * 3, "difference_bytes": [300, None, 1],
                    "difference_share": [0.3, None, 0.1]}, {},
-         "Largest difference: GPU 3, nvlink_tx: 300 B or 30.0 % more than counted is attributed"),
+         f"{BEYOND}GPU 3, nvlink_tx: 300 B or 30.0 % more than counted is attributed"),
         ("links", {**COUNTERS, "difference_bytes": [1, 2, -3],
                    "difference_share": [0.001, 0.002, -0.003]}, {},
          "All 3 counters agree with the attributed bytes within 0.5 %"),
+        ("links", {**COUNTERS, "difference_bytes": [1, None, -3],
+                   "difference_share": [0.001, None, -0.003]}, {},
+         "2 of 3 counters agree with the attributed bytes within 0.5 %"),
+        # A counter of few bytes that is far off, and one that counted none.
+        ("links", {**COUNTERS, "counted_bytes": [10**6, 100, 1], "difference_bytes": [400, 50, 0],
+                   "difference_share": [0.0004, 0.5, 0.0]}, {},
+         f"{BEYOND}ib0 of a, nic_tx: 50 B or 50.0 % more than counted is attributed"),
+        ("links", {**COUNTERS, "counted_bytes": [10**6, 0, 1], "difference_bytes": [400, 500, 0],
+                   "difference_share": [0.0004, None, 0.0]}, {},
+         f"{BEYOND}ib0 of a, nic_tx: 500 B more than counted is attributed"),
         ("links", {**COUNTERS, "difference_bytes": [None] * 3}, {}, None),
         ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
          "Most often: all_reduce, 3 calls"),

@@ -722,22 +722,26 @@ def _first_of_network(rows: pl.DataFrame) -> str | None:
 
 def _first_of_counters(rows: pl.DataFrame) -> str | None:
     """Return a sentence: the counter (of a GPU or NIC) that differs most from the traced bytes."""
-    known = rows.filter(pl.col("difference_bytes").is_not_null(), pl.col("counted_bytes") > 0)
+    known = rows.drop_nulls("difference_bytes")
     if known.is_empty():
         return None
-    most = known.sort(pl.col("difference_bytes").abs(), descending=True).row(0, named=True)
+    size = pl.col("difference_bytes").abs()
+    beyond = known.filter(pl.coalesce(pl.col("difference_share").abs() >= LEAST, size > 0))
+    if beyond.is_empty():
+        part = f"All {count(known.height, 'counter')}"
+        if known.height < rows.height:
+            part = f"{known.height:,} of {count(rows.height, 'counter')}"
+        return f"{part} agree with the attributed bytes within 0.5 %"
+    most = beyond.sort(size, descending=True).row(0, named=True)
     off, share = most["difference_bytes"], most["difference_share"]
     where = f"GPU {most['device']}"
     if most["device"] is None:
         where = most["nic"] or "all NICs"
         where += f" of {most['host']}" if most["host"] else ""
-    if abs(share) < LEAST:
-        return f"All {count(known.height, 'counter')} agree with the attributed bytes within 0.5 %"
-    than = f"{percent(abs(share))} {'more' if off > 0 else 'less'} than counted"
-    return (
-        f"Largest difference: {printable(where)}, {most['metric']}: {size_text(abs(off))} or {than}"
-        " is attributed"
-    )
+    part = "" if share is None else f" or {percent(abs(share))}"
+    than = f"{size_text(abs(off))}{part} {'more' if off > 0 else 'less'} than counted"
+    counter = f"{printable(where)}, {most['metric']}"
+    return f"Largest difference beyond 0.5 %: {counter}: {than} is attributed"
 
 
 @summary(
