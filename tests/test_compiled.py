@@ -49,8 +49,17 @@ def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
 def test_few_rows_run_the_loop_itself() -> None:
     assert compiled(number, _compiled.FEWEST_ROWS - 1) is plain(number)
     assert compiled(number, _compiled.FEWEST_ROWS) is not plain(number)
-    assert compiled(number, _compiled.FEW_ROWS) is not compiled(number, _compiled.FEW_ROWS - 1)
     assert compiled(number, _compiled.FEW_ROWS) is compiled(number, 1 << 30)
+
+
+def test_a_loop_is_compiled_once_many_batches_of_few_rows_come_to_many() -> None:
+    def loop() -> None:
+        """Do nothing, for no other test."""
+
+    batch = _compiled.FEW_ROWS // 2
+    first, *later = (compiled(loop, batch) for _ in range(3))
+    assert [first == each for each in later] == [False, False]
+    assert later[0] is later[1] is compiled(loop, _compiled.FEWEST_ROWS)
 
 
 def test_what_is_given_may_not_be_written_to() -> None:

@@ -35,13 +35,15 @@ ALWAYS = 1 << 62
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
     """Return `loop`, compiled by Numba if it is to process many `rows`.
 
-    From `FEW_ROWS` rows on the loop is always compiled. From `FEWEST_ROWS` on it runs as machine
-    code only if this is cached. Otherwise it runs as plain Python.
+    From `FEW_ROWS` rows on, in this call or with earlier ones, the loop is always compiled. From
+    `FEWEST_ROWS` on it runs as machine code only if this is cached. Otherwise it runs as plain
+    Python.
     """
     if rows < min(FEWEST_ROWS, FEW_ROWS):
         return plain(loop)
     either = _compiled(loop)
-    return cast("Callable[P, R]", either if rows >= FEW_ROWS else either.if_kept)
+    either.rows += rows
+    return cast("Callable[P, R]", either if either.rows >= FEW_ROWS else either.if_kept)
 
 
 @cache

@@ -38,6 +38,7 @@ class Compiled:
 
     def __init__(self, loop: Callable[..., Any]) -> None:
         self._loop = loop
+        self.rows = 0  # that it was asked for, in this process
         self._known: dict[str, _Run] = {}
 
     def __call__(self, *arguments: Any) -> Any:
