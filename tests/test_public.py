@@ -188,11 +188,10 @@ PUBLIC = {
     """,
     "tracekit.analysis.idle_account": """
         doubt_of_silence
-        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS OwnPieces QUEUED_NS SWITCHES allocations
+        BEHIND BLOCKING_COPY CAUSES ITEM IdleSums OS_CALLS OwnPieces QUEUED_NS SWITCHES
         copies_of covered doubt_of_waiting host_activity idle_pieces idle_ranges idle_sums
         idle_windows in_ranges last_to_work loading_threads longest_gaps merged merged_in_batches
-        of_part of_parts own_pieces_in pairs_of plain_name sampled waits with_idle_causes
-        with_last_gaps
+        of_part of_parts own_pieces_in pairs_of plain_name sampled with_idle_causes with_last_gaps
     """,
     "tracekit.analysis.memory": "largest_batch memory_extra memory_growth memory_table memory_use",
     "tracekit.analysis.operators": """

@@ -22,11 +22,11 @@ from tracekit.analysis.idle_account import (
     OS_CALLS,
     SWITCHES,
     doubt_of_silence,
+    host_activity,
     in_ranges,
     pairs_of,
     plain_name,
     sampled,
-    waits,
 )
 from tracekit.engine import latest
 from tracekit.model import Frames
@@ -486,9 +486,8 @@ def _that_hold_up(part: Part, rows: pl.DataFrame) -> pl.DataFrame:
     launching = computing.select("process", thread="launch_thread").unique().collect()
     driving = part.trace["iterations"].select("process", "thread").collect()
     threads = pl.concat([launching, driving]).unique()
-    waiting = part.trace.once(waits).join(threads, on="thread").select(
-        "process", since="start", until="end"
-    ).sort("since")  # fmt: skip
+    seen = part.trace.once(host_activity, of_all=True)["waiting"].join(threads, on="thread")
+    waiting = seen.select("process", since="start", until="end").sort("since")
     after = rows.sort("end").join_asof(
         own, left_on="end", right_on="begins", by="device", strategy="forward",
         check_sortedness=False,

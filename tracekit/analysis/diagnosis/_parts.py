@@ -9,17 +9,17 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars.selectors import integer
 
 from tracekit.analysis.idle_account import (
     OwnPieces,
-    allocations,
     copies_of,
     covered,
+    host_activity,
     merged,
     merged_in_batches,
     own_pieces_in,
     plain_name,
-    waits,
 )
 from tracekit.engine import cut, median_lengths, range_layers, union_length
 from tracekit.model import Frames, Trace
@@ -74,15 +74,19 @@ class Part:
     def ops(self) -> pl.LazyFrame:
         """Ops of usual steps, cut at borders of steps; ``iteration`` is the step in which they ran.
 
-        The frame is in memory, with integers in as few bytes as they need; it is lazy so that
-        readers copy and widen only needed columns.
+        The frame is in memory (`_held`); it is lazy so that readers copy and widen only needed
+        columns.
         """
-        work = self.trace["ops"].select(_WORK)
-        schema = self._placed(work.clear().collect()).schema
-        some = [_narrow(self._placed(batch)) for batch in at_least_one(work)]
-        held = pl.concat(some, how="vertical_relaxed").lazy()
-        share = pl.col("end") / pl.col("duration_ns")
-        return held.cast(schema).with_columns(pl.col(_TIMES) + pl.col("start"), share=share)
+        schema = self._placed(self.trace["ops"].select(_WORK).clear().collect()).schema
+        times, share = pl.col(_TIMES) + pl.col("start"), pl.col("end") / pl.col("duration_ns")
+        return self._held.lazy().cast(schema).with_columns(times, share=share)
+
+    @cached_property
+    def _held(self) -> pl.DataFrame:
+        """The rows of `ops`, as from `_narrow`."""
+        batches = at_least_one(self.trace["ops"].select(_WORK))
+        some = [_narrow(self._placed(batch)) for batch in batches]
+        return pl.concat(some, how="vertical_relaxed")
 
     def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Cut ops at the borders of usual steps, drop the rest; add ``iteration`` and others.
@@ -137,42 +141,35 @@ class Part:
         ``op, device, iteration, start, end, range, run``; ``saved``, ns: lengths of kernels, 0 for
         the longest of each sequence, which fusing does not shorten.
         """
-        run_of = self._run_of(own, least)
-        ops = self.ops.select("op", *CELL, "start", "end", "range").with_row_index("row")
-        found = pl.concat(
-            batch.with_columns(run=run_of[batch["row"]]).filter(pl.col("run") > 0).drop("row")
-            for batch in at_least_one(ops)
-        )
+        rows, begins = self._in_turn
+        holds = self.ops.select(own.fill_null(value=False)).collect().to_series().to_numpy()
+        places = np.flatnonzero(holds[rows])
+        run = np.cumsum(begins[places] | (np.diff(places, prepend=-2) > 1))
+        long = np.bincount(run)[run] >= least
+        run_of = np.zeros(holds.size, np.uint32)
+        run_of[rows[places[long]]] = run[long]
+        is_in_one = run_of > 0
+        columns = ("op", *CELL, "start", "end", "range")
+        own_ops = self.ops.filter(is_in_one).select(columns).collect()
+        found = own_ops.with_columns(run=run_of[is_in_one])
         longest = LENGTH.max().over("run") == LENGTH
         is_first = pl.int_range(pl.len()).over("run", longest) == 0
         return found.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
 
-    def _run_of(self, own: pl.Expr, least: int) -> NDArray[np.uint32]:
-        """Return for each op the number of its run, from 1 on; 0 if it is in none: see `runs`."""
-        rows, begins = self._in_turn
-        all_hold = self.ops.select(own.fill_null(value=False)).collect().to_series()
-        holds = all_hold.gather(rows)
-        run = (begins | (holds != holds.shift()).fill_null(value=True)).cum_sum().to_numpy()
-        long = holds.to_numpy() & (np.bincount(run)[run] >= least)
-        run_of = np.zeros(all_hold.len(), np.uint32)
-        run_of[rows.filter(long)] = run[long]
-        return run_of
-
     @cached_property
-    def _in_turn(self) -> tuple[pl.Series, pl.Series]:
+    def _in_turn(self) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
         """Return row numbers in `Part.ops` of kernels by GPU, step, start; flags where runs begin.
 
         A flag is true for a kernel whose GPU, step or launching thread is not that of the kernel
         before, so that no run (sequence) includes both.
         """
         same = [*CELL, "launch_thread"]
-        kernels = self.ops.with_row_index("row").filter(pl.col("kind") == "compute")
-        batches = map(_shrunk, at_least_one(kernels.select("row", "start", *same)))
-        held = pl.concat(batches, how="vertical_relaxed")
+        kernels = self._held.lazy().with_row_index("row").filter(pl.col("kind") == "compute")
+        held = kernels.select("row", "start", *same).collect()
         order = np.lexsort([held[name].to_numpy() for name in ("start", *reversed(CELL))])
         ordered = held.select("row", *same)[order]
         anew = pl.any_horizontal(pl.col(same).ne_missing(pl.col(same).shift()))
-        return ordered["row"], ordered.select(anew).to_series()
+        return ordered["row"].to_numpy(), ordered.select(anew).to_series().to_numpy()
 
     def exposed(self, own: pl.Expr) -> pl.DataFrame:
         """Return the copies and collectives that `own` selects, with their exposed time, ns.
@@ -245,12 +242,12 @@ class Part:
 
 def _narrow(ops: pl.DataFrame) -> pl.DataFrame:
     """Return ops with times (`_TIMES`) relative to ``start``, in the smallest integer types."""
-    return _shrunk(ops.with_columns(pl.col(_TIMES) - pl.col("start")))
-
-
-def _shrunk(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with integers in the smallest types that hold them."""
-    return rows.with_columns(each.shrink_dtype() for each in rows if each.dtype.is_integer())
+    rows = ops.with_columns(pl.col(_TIMES) - pl.col("start"))
+    ends = pl.concat([rows.select(integer().min()), rows.select(integer().max())])
+    types = {each.name: each.shrink_dtype().dtype for each in ends}
+    return rows.with_columns(  # whose values fit: to look at each again takes five times as long
+        pl.col(name).cast(dtype, wrap_numerical=True) for name, dtype in types.items()
+    )
 
 
 Measure = Callable[..., Frames]
@@ -360,16 +357,19 @@ def kernels(part: Part) -> Frames:
 
     backward = busy(own.filter(pl.col("stage") == "BP")).rename({"length": "backward"})
     sums = computing.group_by(CELL).agg(sum=LENGTH.sum()).collect()
-    launches = part.ops.select("launch_thread", "launch_start").drop_nulls("launch_start")
-    apart = launches.group_by("launch_thread").agg(
-        length=pl.col("launch_start").unique().sort().diff()
-    ).select(pl.col("length").explode())  # fmt: skip
+    launches = part.ops.select("launch_thread", "launch_start").drop_nulls("launch_start").collect()
+    # They are nearly in order already, for which a stable sort takes little time.
+    apart = np.concatenate([np.empty(0, np.int64), *(
+        np.diff(np.sort(each["launch_start"].to_numpy(), kind="stable"))
+        for each in launches.partition_by("launch_thread")
+    )])  # fmt: skip
+    apart = apart[apart > 0]  # the ops of a CUDA graph are one launch
     return {
         "busy": busy(own)
         .join(backward, on=CELL, how="left").join(sums, on=CELL, how="left")
         .select(*CELL, pl.col("length", "backward", "sum").fill_null(0)),
         "lengths": counted_values(computing.select(length=LENGTH)),
-        "apart": counted_values(apart.filter(pl.col("length") <= LONGEST_LAUNCH_NS)),
+        "apart": counted_values(pl.LazyFrame({"length": apart[apart <= LONGEST_LAUNCH_NS]})),
         "stages": part.ops.group_by("stage").agg(time=LENGTH.sum())
         .with_columns(pl.col("stage").cast(pl.String)).collect(),
         "paces": median_lengths(computing, ["device", "name", "launch_size"]),
@@ -435,7 +435,8 @@ def host_calls(part: Part) -> Frames:
     ``waits, allocations``: ``name, number, time`` (ns) of calls that wait, or allocate or free.
     """
     first, last = part.span.row(0)
-    waiting, loops = part.trace.once(waits), part.idle.filter(pl.col("cause") == "waiting_call")
+    seen = part.trace.once(host_activity, of_all=True)
+    waiting, loops = seen["waiting"], part.idle.filter(pl.col("cause") == "waiting_call")
     threads = part.idle_gaps.gaps.join(loops, on="gap", how="semi")["launch_thread"].unique()
     inside = waiting.filter(pl.col("start").is_between(first, last))
     blocks = pl.col("kind").is_in(["h2d", "d2h"]) & (pl.col("launch_end") >= pl.col("end"))
@@ -450,7 +451,7 @@ def host_calls(part: Part) -> Frames:
         return own.group_by("name").agg(number=pl.len(), time=LENGTH.sum())
 
     return {"sums": sums, "waits": by_name(waiting),
-            "allocations": by_name(part.trace.once(allocations))}  # fmt: skip
+            "allocations": by_name(seen["allocation"])}  # fmt: skip
 
 
 def with_exposed(rows: pl.DataFrame) -> pl.DataFrame:

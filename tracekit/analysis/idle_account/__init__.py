@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from tracekit.analysis.idle_account._host_states import (
         BLOCKING_COPY,
         ITEM,
-        allocations,
         in_ranges,
         pairs_of,
         sampled,
-        waits,
     )
     from tracekit.analysis.idle_account._idle_gaps import BEHIND, last_to_work, loading_threads
     from tracekit.analysis.idle_account._idle_pieces import (

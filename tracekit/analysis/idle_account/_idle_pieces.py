@@ -306,10 +306,10 @@ def host_activity(trace: Trace) -> dict[str, pl.DataFrame]:
 def _seen_of_threads(trace: Trace) -> Frames:
     return {
         "profiler": host_rows(trace, "profiler"),
-        "allocation": trace.once(allocations),
+        "allocation": allocations(trace),
         "loading": loads(trace),
         "building": builds(trace),
-        "waiting": trace.once(waits),
+        "waiting": waits(trace),
         "collective": host_rows(trace, "mpi", pl.col("group") == "collective"),
         "message": host_rows(trace, "mpi", pl.col("group") != "collective"),
         "sleep": host_rows(trace, "os", pl.col("group") == "wait"),
