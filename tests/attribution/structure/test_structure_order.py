@@ -60,6 +60,35 @@ class TestEstimate:
         if by_names is not None:
             assert (by_names.backward == (program.stages == STAGES.index("BP"))).all()
 
+    @pytest.mark.parametrize("layers", [3, 6])
+    def test_gradients_of_layers_far_apart_are_of_one_pass(self, layers: int) -> None:
+        """Attention alone is named after gradients; between two of its kernels are those of layers.
+
+        Every third step logs, so that steps have no period.
+        """
+        forward = "".join(
+            f"m:flash_fwd#{n}7/F m:silu#{n}6/F m:gemm_tn#{n}5/F m:gemm_tn#{n}4/F "
+            for n in range(1, layers)
+        )
+        backward = "".join(
+            f"m:gemm_nn#{n}4/B m:gemm_nt#{n}4/B m:gemm_nn#{n}5/B m:gemm_nt#{n}5/B "
+            + 12 * "m:mul#6/B "
+            + f"m:silu_backward#{n}6/B m:flash_bwd_dq#{n}7/B m:flash_bwd#{n}7/B "
+            for n in range(layers - 1, 0, -1)
+        )
+        loss = "m:nll_loss_forward#9/F m:nll_loss_backward#9/B m:log_softmax_backward#9/B "
+        step, update = "m:h2d/I " + forward + loss + backward, "m:sign/W m:lerp/W "
+        logs = "m:norm_all/W m:d2h/W "
+        program = Program().run((step + update) * 2 + step + logs + update, 4)
+        check(found(program), program, "order")
+
+    def test_a_pass_after_forward_without_a_named_loss_is_another_one(self) -> None:
+        backward = "m:gemm_backward#300/B m:relu_backward#200/B m:gemm_backward#100/B "
+        step = "m:h2d/- " + FORWARD + "m:nll_loss_backward#500/B " + backward + "m:sign/W " * 9
+        both = find_bursts(look_at(Program().run((step + FORWARD * 3 + backward) * 6).work()))
+        assert both is not None
+        assert both.turns == 12
+
     def test_evaluation_between_steps(self) -> None:
         program = Program().run(STEP, 6).run(EVALUATION, 4).run(STEP, 6).run(EVALUATION, 4)
         structure = found(program)

@@ -93,6 +93,7 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
         # Optimizers in backward's hooks part nothing.
         fences, fenced = fed, total_in(fed, named[:-1], named[1:]) > 0
     new = np.flatnonzero(fenced | (apart > _break(np.sort(apart[~fenced])))) + 1
+    new = new[fenced[new - 1] | ~_within_a_pass(lane, named, new, fences)]
     groups = np.split(named, new)
     usual = float(np.median([group.size for group in groups]))
     groups = [group for group in groups if group.size >= max(3, THRESHOLDS.few_named * usual)]
@@ -118,6 +119,34 @@ def _bursts(lane: Lane, named: Array) -> list[tuple[int, int]]:
         more = min(int(np.append(alike, values=False).argmin()), int(np.diff(group).max(initial=4)))
         found.append((begin, last + 1 + more))
     return found
+
+
+def _within_a_pass(lane: Lane, named: Array, new: Array, fences: Array) -> Array:
+    """Test which breaks between groups of gradient kernels divide no two backward passes.
+
+    `new` has the first of each group but the first, as indices in `named`; `fences` masks ops that
+    part passes. Where kernels of some groups are named after the gradient of the loss, what lies
+    before these, since a fence, is forward pass. A group without any goes on with the pass before
+    if all layers between them have names that occur within groups, or none has a name of forward.
+    """
+    begins, ends = named[np.append(0, new)], named[np.append(new - 1, -1)] + 1
+    lost = total_in(lane.loss_gradient, begins, ends) > 0
+
+    def layers_in(first: Array, stop: Array) -> Array:
+        edges = np.bincount(first, minlength=len(lane) + 1) - np.bincount(
+            stop, minlength=len(lane) + 1
+        )
+        return np.unique(lane.symbol[lane.layer & (np.cumsum(edges)[:-1] > 0)])
+
+    since = np.maximum.accumulate(np.where(fences, np.arange(len(lane)) + 1, 0))[begins]
+    since = np.maximum(since, np.append(0, ends[:-1]))
+    forward = layers_in(since[lost], begins[lost])
+    other = ~np.isin(lane.symbol, layers_in(begins, ends))
+    between = [
+        total_in(lane.layer & mask, ends[:-1], begins[1:])
+        for mask in (np.isin(lane.symbol, forward), other)
+    ]
+    return np.asarray(lost.any() & ~lost[1:] & (np.minimum(*between) == 0))
 
 
 def _break(apart: Array) -> float:
