@@ -252,5 +252,7 @@ def test_what_holds_for_all_stretches_is_found_once() -> None:
         assert each.once(edges, of_all=True) == 0
         assert each.once(in_stretch) == each.stretch
     assert found == ["edges", "stretch", "stretch", "stretch"]
+    trace.limited_to(Stretch()).once(in_stretch)
+    assert found[4:] == [], "it is limited so already, and knows all that it has found"
     assert trace.with_lazy({}).once(edges, of_all=True) == 0
     assert found[-1] == "edges"

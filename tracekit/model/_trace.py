@@ -216,7 +216,12 @@ class Trace:
         return found
 
     def limited_to(self, stretch: Stretch) -> Trace:
-        """Return the trace limited to a time span or steps; values of the whole run stay cached."""
+        """Return the trace limited to a time span or steps; values of the whole run stay cached.
+
+        If it is limited so already, it is returned itself, with all values that it has cached.
+        """
+        if stretch == self.stretch:
+            return self
         other = replace(self, stretch=stretch)
         object.__setattr__(other, "_known_of_all", self._known_of_all)  # of the same tables
         object.__setattr__(other, "_known_of_tables", self._known_of_tables)
