@@ -458,7 +458,8 @@ def cut(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     begun = spans.rename({"window_start": "time"})
     first, final = (latest(ops, edge, begun, owners) for edge in ("start", "end"))
     alone = (first == final).fill_null(value=False)
-    within = _clipped(ops.filter(alone), spans.select(pl.all().gather(first.filter(alone))))
+    own = spans.select(pl.col("window", "window_end").gather(first.filter(alone)))
+    within = _clipped(ops.filter(alone), own)
     if alone.all():
         return within
     return pl.concat([within, _spread(ops.filter(~alone), spans, owners)])
@@ -468,7 +469,7 @@ def _clipped(ops: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """Clip ops that each overlap one window only, and begin in or after it, to that window."""
     begin, end, until = pl.col("start"), pl.col("end"), pl.col("window_end")
     return (
-        ops.with_columns(spans.select("window", "window_end"))
+        ops.with_columns(spans)
         .with_columns(
             duration_ns=end - begin,
             # An op without length may lie at the very end of the last window.

@@ -160,7 +160,7 @@ def unseen_participants(trace: Trace, calls: pl.DataFrame) -> str | None:
     seen = matched.group_by("match").agg(pl.max("ranks"), member.n_unique().alias("seen"))
     if partly := seen.filter(pl.col("seen") < pl.col("ranks")).height:
         return f"ranks of {partly:,} of {seen.height:,} collectives"
-    absent = unrecorded_ranks(trace) if seen.height else []
+    absent = trace.once(unrecorded_ranks) if seen.height else []
     which = ", ".join(map(str, absent[:_LISTED])) + ", ..." * bool(absent[_LISTED:])
     return f"rank {which}" if absent else None
 

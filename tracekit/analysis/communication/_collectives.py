@@ -319,7 +319,7 @@ def _size_of_run(trace: Trace, calls: pl.DataFrame) -> dict[str, int]:
 
     It is empty if some ranks of the job were not recorded.
     """
-    if unrecorded_ranks(trace):
+    if trace.once(unrecorded_ranks):
         return {}
     active = trace["devices"].filter("active").select(pl.len()).collect().item()
     seen = calls.group_by("library").agg(

@@ -149,9 +149,8 @@ class Part:
         run_of = np.zeros(holds.size, np.uint32)
         run_of[rows[places[long]]] = run[long]
         is_in_one = run_of > 0
-        columns = ("op", *CELL, "start", "end", "range")
-        own_ops = self.ops.filter(is_in_one).select(columns).collect()
-        found = own_ops.with_columns(run=run_of[is_in_one])
+        rows_in_one = self.ops.filter(is_in_one).select("op", *CELL, "start", "end", "range")
+        found = rows_in_one.collect().with_columns(run=run_of[is_in_one])
         longest = LENGTH.max().over("run") == LENGTH
         is_first = pl.int_range(pl.len()).over("run", longest) == 0
         return found.with_columns(saved=pl.when(longest & is_first).then(0).otherwise(LENGTH))
@@ -337,7 +336,7 @@ def sends(part: Part) -> Frames:
     """Return per step and GPU the time, ns, in which nothing runs but sends and receives."""
     own = part.calls.filter("is_send")["op"]
     each = part.exposed(pl.col("op").is_in(own.implode()))
-    return {"rows": with_exposed(each)}
+    return {"rows": each.group_by(CELL).agg(time=pl.col("exposed").sum())}
 
 
 def kernels(part: Part) -> Frames:
@@ -452,8 +451,3 @@ def host_calls(part: Part) -> Frames:
 
     return {"sums": sums, "waits": by_name(waiting),
             "allocations": by_name(seen["allocation"])}  # fmt: skip
-
-
-def with_exposed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return ``device, iteration, time``: sums of the column ``exposed`` of `rows`, ns."""
-    return rows.group_by(CELL).agg(time=pl.col("exposed").sum())

@@ -431,7 +431,7 @@ def _moved(trace: Trace, skip: int) -> dict[str, Any]:
     # A report may be of one rank of many, and who exchanges has peers.
     ranks = calls.select(pl.col("ranks").max()).item() or 0
     gpus = max(_active(trace), ranks)
-    lacks = not ranks and (bool(unrecorded_ranks(trace)) or (gpus == 1 and method != "none"))
+    lacks = not ranks and (bool(trace.once(unrecorded_ranks)) or (gpus == 1 and method != "none"))
     return {"method": method, "gpus": None if lacks else gpus or None} | _bytes(
         trace, copies, calls, skip, method, gpus
     )
