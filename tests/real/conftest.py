@@ -20,10 +20,30 @@ REPORTS = (".nsys-rep", ".qdrep")
 """What only nsys reads."""
 
 
+MANY, SHARE = 5, 3
+"""Of the cases of a test that has so many or more, one in so many runs by day, all at night."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of real traces, and leave two thirds of those of many traces to the night.
+
+    Each test of a file begins with another trace, so that every trace has some tests by day, the
+    same each day.
+    """
+    files: dict[Path, dict[str, list[pytest.Item]]] = {}
     for item in items:
         if item.path.parent == HERE:
             item.add_marker(pytest.mark.real)
+            if item.get_closest_marker("nightly") is None:
+                tests = files.setdefault(item.path, {})
+                tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for tests in files.values():
+        many = [cases for cases in tests.values() if len(cases) >= MANY]
+        for first, cases in enumerate(many):
+            for number, item in enumerate(cases):
+                if (number - first) % SHARE:
+                    item.add_marker(pytest.mark.nightly)
 
 
 @contextmanager
