@@ -306,8 +306,8 @@ class Facts:
         sums = rows.lazy().group_by(CELL).agg(lost=pl.col(length).sum())
         each, lost = self.cells.lazy().join(sums, on=CELL, how="left"), pl.col("lost").fill_null(0)
         steps = each.group_by("iteration").agg(least=lost.min(), mean=lost.mean(), most=lost.max())
-        means = steps.select(pl.col("least", "mean", "most").mean()).collect().row(0)
-        return Lost(*(float(mean or 0) for mean in means))
+        means = steps.select(pl.col("least", "mean", "most").mean()).collect(engine="in-memory")
+        return Lost(*(float(mean or 0) for mean in means.row(0)))
 
     def won(self, lost: Lost) -> float:
         """Return by how much a step could get shorter, ns, if GPUs did not lose the time `lost`.
