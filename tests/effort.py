@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
 EFFORTS = {"quick": 0.1, "usual": 0.25, "thorough": 10.0}
 FEWEST = 3
 
@@ -23,3 +28,16 @@ def examples(usual: int, *, thorough: int | None = None) -> int:
     if thorough is not None and _chosen == "thorough":
         return thorough
     return max(FEWEST, round(usual * EFFORTS[_chosen]))
+
+
+def by_day(cases: Iterable[Any], *chosen: Any) -> Sequence[Any]:
+    """Return the cases of a test; those that are not among the chosen ones run at night alone."""
+    found = list(cases)
+    assert all(each in found for each in chosen)
+    night = pytest.mark.nightly
+    return [
+        each
+        if each in chosen
+        else pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=night)
+        for each in found
+    ]

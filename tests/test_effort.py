@@ -28,6 +28,12 @@ def test_random_examples(chosen: str, tried: list[int]) -> None:
     assert [effort.examples(60), effort.examples(7)] == tried
 
 
+def test_cases_that_are_not_chosen_run_at_night() -> None:
+    first, second, third = effort.by_day([1, (2, 3), (4, 5)], 1, (4, 5))
+    assert [first, third] == [1, (4, 5)]
+    assert (second.values, [mark.name for mark in second.marks]) == ((2, 3), ["nightly"])
+
+
 def test_marks_are_explained() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     marks = settings["tool"]["pytest"]["ini_options"]["markers"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ import networkx as nx
 import numpy as np
 import polars as pl
 import pytest
-from effort import examples
+from effort import by_day, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -295,15 +296,12 @@ def test_a_stream_is_in_order() -> None:
 
 
 BATCHES = {"cause": 1, "stage,cause": 3, "kernel,link": 1, "iteration,rank": 3, "device": 1}
-"""How many segments are in a batch by day, of those of a step; at night it is 3 for 1, too."""
+"""How many segments are in a batch, of those of a step: 1 and 3 at night, by day three of these."""
 
 
 @pytest.mark.parametrize(
     ("by", "size"),
-    [
-        *BATCHES.items(),
-        *(pytest.param(by, 4 - size, marks=pytest.mark.nightly) for by, size in BATCHES.items()),
-    ],
+    by_day(product(BATCHES, (1, 3)), *[*BATCHES.items()][:3]),
 )
 def test_paths_are_added_up_alike_in_any_batches(
     by: str, size: int, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from effort import examples
+from effort import by_day, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +80,9 @@ def test_of_many_steps_some_are_taken() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["normal", "lognormal", "stalls", "turns"])
+@pytest.mark.parametrize(
+    "kind", by_day(["normal", "lognormal", "stalls", "turns"], "stalls", "turns")
+)
 def test_intervals_are_seldom_wrong(kind: str) -> None:
     random = np.random.default_rng(6)
     wrong = 0

@@ -17,7 +17,7 @@ from chunk_helpers import (
     attributed_in_chunks,
     plans,
 )
-from effort import examples
+from effort import by_day, examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -103,7 +103,7 @@ def _without_ranges() -> tuple[Trace, Trace]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", [1, 1 << 30])
+@pytest.mark.parametrize("memory", by_day([1, 1 << 30], 1))
 def test_processes_without_ranges_in_pieces(tmp_path: Path, memory: int) -> None:
     trace, whole = _without_ranges()
     workspace = Workspace(tmp_path, memory)

@@ -9,7 +9,7 @@ from random import Random
 import polars as pl
 import pytest
 from chunk_helpers import assert_same_in_chunks
-from effort import examples
+from effort import by_day, examples
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
@@ -408,7 +408,7 @@ def test_a_process_that_trains_beside_one_that_infers() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("heights", [[1], [7], [3, 1, 50]])
+@pytest.mark.parametrize("heights", by_day([[1], [7], [3, 1, 50]], [3, 1, 50]))
 def test_places_are_the_same_chunk_by_chunk(heights: list[int]) -> None:
     trace = Program().step(TP_FORWARD, TP_BACKWARD, "adam", 4).builder.trace()
     assert_same_in_chunks(trace, attribute(trace, default_rules()), heights)

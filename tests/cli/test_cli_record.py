@@ -421,6 +421,7 @@ def test_with_a_real_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # by day what nsys is told, and a whole program that it records
 @pytest.mark.usefixtures("one_nsys")
 @pytest.mark.skipif(REAL is None, reason="no nsys on the path")
 def test_windows_of_a_long_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

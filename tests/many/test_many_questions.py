@@ -406,6 +406,7 @@ def test_the_job_for_slurm_answers(asked, tmp_path) -> None:
     assert (tmp_path / "kernels-7.csv").read_text().count("\n") == expected.height + 1
 
 
+@pytest.mark.nightly  # by day the job for Slurm starts the same programs
 def test_the_containers_for_kubernetes_answer(asked, tmp_path) -> None:
     import yaml
 

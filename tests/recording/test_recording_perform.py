@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from effort import by_day
 from fake_nsys import make_fake_nsys
 from hasty_supervisor import hasten
 
@@ -367,8 +369,13 @@ def _await(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("to_all", [True, False])
+@pytest.mark.parametrize(
+    ("sent", "to_all"),
+    by_day(
+        product([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [True, False]),
+        (signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False),
+    ),
+)  # fmt: skip
 def test_an_interrupt_waits_for_the_report(
     tmp_path: Path, patient: str, sent: signal.Signals, to_all: bool
 ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from effort import by_day
 from simulate.export import write_export
 from simulate.grid import scenarios
 from simulate.job import Job
@@ -69,7 +70,7 @@ def test_the_fault_comes_first(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pipeline_1f1b", "pipeline_nccl"])
+@pytest.mark.parametrize("name", by_day(["pipeline_1f1b", "pipeline_nccl"], "pipeline_1f1b"))
 def test_micro_batches_that_win_nothing_are_not_priced(name: str) -> None:
     """Of eight images each: those of four take twice as many kernels, which get little shorter."""
     row = next(row for row in _rows(name) if row["rule"] == "pipeline_bubbles")

@@ -381,6 +381,7 @@ class TestIngest:
         assert tk.open(folder, store=tmp_path / "store").id == run.id
 
     @pytest.mark.slow
+    @pytest.mark.nightly  # by day a run of one such folder, and reports of nsys in processes
     def test_a_run_of_several_in_processes(self, one, tmp_path):
         source = _fill(one)
         folders = [write_columnar(source, tmp_path / s[1:], s) for s in SUFFIXES]

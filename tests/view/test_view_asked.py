@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from effort import examples
 from hostile import KERNEL
 
 import tracekit
@@ -60,7 +61,7 @@ def test_tables_are_those_of_the_command_line(
     asked: AskedRuns, runs: list[tracekit.Run], client: Any
 ) -> None:
     for number, run in enumerate(runs):
-        for place, (start, end) in enumerate(stretches(run, 2 * len(BY))):
+        for place, (start, end) in enumerate(stretches(run, examples(4 * len(BY)))):
             by = BY[place % len(BY)]
             told = client.data("table", run=number, from_=start, to=end, by=by)
             answer = run.breakdown.answer(by=by, between=(start, end))
@@ -650,7 +651,13 @@ def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.
         reached = pl.col("end").cum_max().shift(1).over("device")
         ops = ops.with_columns(idle=pl.max_horizontal(pl.col("start") - reached, 0).fill_null(0))
         collectives = ops.filter(kind="collective")
-        for op in pl.concat([ops.top_k(8, by="idle"), ops[::90], collectives.tail(3)]).to_dicts():
+        for op in pl.concat(
+            [
+                ops.top_k(8, by="idle"),
+                ops.gather_every(max(ops.height // examples(80), 1)),
+                collectives.tail(3),
+            ]
+        ).to_dicts():
             told = client.data("waited", run=number, op=op["op"])
             waited = {each["cause"]: 0 for each in told["idle"]}
             for each in told["idle"]:

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from effort import by_day
 from hypothesis import given
 from hypothesis import strategies as st
 from rank_helpers import built, train_each
@@ -182,7 +183,15 @@ PUBLISHED = {  # 10^9 products and sums, each pair counted as one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "resnet-110-imagenet"])
+@pytest.mark.parametrize(
+    "name",
+    by_day(
+        [name for name in NETWORKS if name != "resnet-110-imagenet"],
+        "alexnet",
+        "googlenet",
+        "lenet",
+    ),
+)
 def test_every_network_can_be_cut(name: str) -> None:
     network = built(name)
     before = {key: value.clone() for key, value in network.state_dict().items()}
