@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from effort import by_day
 from nsys_builder import NsysBuilder
 from polars.testing import assert_frame_equal
 
@@ -148,10 +149,13 @@ def test_a_write_that_fails(table: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["ranges", "calls", "ops"])
 @pytest.mark.parametrize(
-    "reads", [0, 15, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 30))]
-)
+    ("table", "reads"),
+    by_day(
+        itertools.product(["ranges", "calls", "ops"], [0, 1, 15, 30]),
+        ("ranges", 15), ("calls", 0), ("ops", 15),
+    ),
+)  # fmt: skip
 @pytest.mark.usefixtures("little_at_once")
 def test_a_source_that_fails(
     table: str, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from effort import examples
+from effort import by_day, examples
 from hostile import KERNEL
 
 import tracekit
@@ -230,7 +230,10 @@ def keys_of(run: tracekit.Run) -> dict[tuple[Any, ...], list[tuple[int, int, str
     return found
 
 
-@pytest.fixture(params=["made at once", "made in many batches", "kept"], scope="module")
+@pytest.fixture(
+    params=by_day(["made at once", "made in many batches", "kept"], "made in many batches", "kept"),
+    scope="module",
+)
 def lanes_of(request: pytest.FixtureRequest) -> Callable[[tracekit.Run], RunLanes]:
     """Lanes of a run, whose sums are made in different ways, or read."""
     known: dict[int, RunLanes] = {}
