@@ -688,10 +688,13 @@ def test_between_steps_a_loader_that_ends_the_gap_was_late() -> None:
     assert "until a loader's thread launched" in longest["evidence"]
 
 
-def test_the_longest_gaps_with_their_neighbours() -> None:
+@pytest.mark.parametrize(
+    ("name", "shown"), [("step 0", "step N"), ("train#step_num=0#", "train#step_num=N#")]
+)
+def test_the_longest_gaps_with_their_neighbours(name: str, shown: str) -> None:
     b = _simple()
     b.iteration(0, 0, 200 * US)
-    b.range(0, 200 * US, "step 0")
+    b.range(0, 200 * US, name)
     found = idle(b.trace(), longest=3)
     assert found.rows.height == 1
     row = found.rows.row(0, named=True)
@@ -700,7 +703,7 @@ def test_the_longest_gaps_with_their_neighbours() -> None:
     assert row["evidence"] == (
         "0.1 ms: the host launched late; 10 ns: launch call, queue and start"
     )
-    assert (row["before"], row["after"], row["range"]) == ("gemm", "gemm", "step N")
+    assert (row["before"], row["after"], row["range"]) == ("gemm", "gemm", shown)
 
 
 def test_a_step_has_its_mean() -> None:

@@ -44,7 +44,7 @@ def lulls(ops: pl.LazyFrame, windows: pl.DataFrame) -> pl.DataFrame:
     return between if between.is_empty() else cut(between, spans).select(_WHEN)
 
 
-_NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$")
+_NUMBERED = (r", (?:seq|op_id|sizes|input_op_ids) = .*$", r"\d+$|\b(step_num=)\d+")
 _NOWHERE = pl.lit(None, pl.Int64).alias("range")
 
 
@@ -85,8 +85,11 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:
-    """Return names of ranges without recorded sizes; digits at the end are replaced by ``N``."""
-    return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "N")
+    """Return names of ranges without recorded sizes, with ``N`` for digits at the end.
+
+    Of names of JAX's steps, such as ``train#step_num=7#``, the number is in the middle.
+    """
+    return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "${1}N")
 
 
 def _marks(trace: Trace) -> pl.DataFrame:
