@@ -114,7 +114,7 @@ def test_one_slow_worker_is_no_slow_stage() -> None:
         return MS * slow * {"forward-compute": 10, "backward-compute": 20}.get(kind, 0)
 
     (cause,) = straggler_cost(frame(pipeline(3, 2, 2, 3, length))).meta["causes"]
-    assert cause.startswith("rank 1 takes longer at stage 1 than others: ")
+    assert cause.startswith("rank 1 at stage 1 takes longer than others: ")
 
 
 LINK = {"forward-recv": 1, "backward-send": 1, "forward-send": 0, "backward-recv": 0}

@@ -110,11 +110,8 @@ def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
 def _structure(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
     if verdict["decides"]:
         named = opinions["other_source"].cast(pl.String).is_in(_BY_RANGES).any()
-        rest = (
-            "ranges do not name all stages: the rest is"
-            if named
-            else "no range names a stage: they are"
-        )
+        who = "ranges do not name all stages: the rest is"
+        rest = who if named else "no range names a stage: they are"
         yield f"{rest} {_METHODS[verdict['structure']]}; see `tracekit info --stages`"
     if verdict["steps_by"]:
         yield verdict["steps_by"]

@@ -96,10 +96,7 @@ def shown(frame: pl.DataFrame, height: int | None = None) -> list[ShownColumn]:
 
 
 def with_values(columns: Sequence[ShownColumn]) -> tuple[list[ShownColumn], list[str]]:
-    """Drop columns with only nulls, except the first; return the rest, and the dropped labels.
-
-    A label that a column of the rest also has is replaced by the column's name.
-    """
+    """Drop columns with only nulls, except the first; return the rest, and labels (or names)."""
     unknown = [each for each in columns[1:] if each.texts and {*each.texts} <= {NULL, ""}]
     known = [each for each in columns if each not in unknown]
     labels = {each.label for each in known}

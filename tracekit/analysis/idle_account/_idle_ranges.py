@@ -85,10 +85,7 @@ def idle_ranges(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def plain_name(name: pl.Expr) -> pl.Expr:
-    """Return names of ranges without recorded sizes, with ``N`` for digits at the end.
-
-    Of names of JAX's steps, such as ``train#step_num=7#``, the number is in the middle.
-    """
+    """Return names of ranges without sizes, with ``N`` for digits at the end or of JAX's step."""
     return name.str.replace(_NUMBERED[0], "").str.replace(_NUMBERED[1], "${1}N")
 
 

@@ -53,12 +53,9 @@ _REPLAYED = 0.9
 _MOST_OF_IT = 0.5
 """Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
 _WHO = {
-    "worker": ("rank {rank} takes longer at stage {stage} than", "rank {rank} at stage {stage}"),
-    "rank": ("rank {rank} takes longer than", "rank {rank}"),
-    "stage": ("stage {stage} takes longer than", "stage {stage}"),
-}
-"""Names of groups whose computing is slow, and of those whose communication is, smallest group
-first; more work and slower work look alike."""
+    "worker": "rank {rank} at stage {stage}", "rank": "rank {rank}", "stage": "stage {stage}",
+}  # fmt: skip
+"""Names of slow groups, smallest group first; more work and slower work look alike."""
 _ALIKE = 0.9
 """Least correlation of both passes of micro-batches at which sequence lengths are taken to differ
 (section 5.3 of the paper).
@@ -131,25 +128,6 @@ def _begin(schedule: _Schedule, lengths: _Array, begins: _Array) -> None:
         for edge in range(schedule.first[place], schedule.first[place + 1]):
             op = schedule.before[edge]
             begins[place] = max(begins[place], begins[schedule.meeting[op]] + lengths[op])
-
-
-def _mean_step(schedule: _Schedule, lengths: _Array, turns: _Array) -> float:
-    """Return the mean step if ops take these `lengths` and begin as early as possible, ns.
-
-    Parameters
-    ----------
-    schedule
-        Topological order of meetings and their dependencies.
-    lengths
-        Length of each op, ns.
-    turns
-        Index of the step of each op, from 0 on.
-    """
-    begins = np.zeros(schedule.order.size, np.int64)
-    compiled(_begin, lengths.size)(schedule, lengths, begins)
-    steps = np.zeros(int(turns.max()) + 1, np.int64)
-    np.maximum.at(steps, turns, begins[schedule.meeting] + lengths)
-    return float(steps.mean())
 
 
 def _in_lanes(ops: pl.DataFrame) -> pl.DataFrame:
@@ -290,14 +268,19 @@ class _Replays(NamedTuple):
 
     found: _Schedule
     turns: _Array
+    """Index of the step of each op, from 0 on."""
     recorded: _Array
     ideal: _Array
     """Lengths of ops, ns."""
 
     def step(self, is_ideal: _Array) -> float:
-        """Return the mean step, ns."""
+        """Return the mean step if ops begin as early as possible, ns."""
         lengths = np.where(is_ideal, self.ideal, self.recorded)
-        return _mean_step(self.found, lengths, self.turns)
+        begins = np.zeros(self.found.order.size, np.int64)
+        compiled(_begin, lengths.size)(self.found, lengths, begins)
+        steps = np.zeros(int(self.turns.max()) + 1, np.int64)
+        np.maximum.at(steps, self.turns, begins[self.found.meeting] + lengths)
+        return float(steps.mean())
 
 
 def _by_group(
@@ -410,17 +393,16 @@ def _slow_ones(
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
-    for key, (computing, communicating) in _WHO.items():
+    for key, who in _WHO.items():
         worst = costs[key].sort("win_share", descending=True, nulls_last=True).row(0, named=True)
         if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
             share = f"{percent(worst['win_share'])} of what stragglers cost goes with it"
-            computes = pl.col("kind").is_in(_COMPUTING)
             own = pl.all_horizontal(pl.col(name) == worst[name] for name in KEYS[key])
-            parts = ops.select(computes=own & computes, communicates=own & ~computes)
-            left = {part: replays.step(parts[part].to_numpy()) for part in parts.columns}
-            text = f"{computing} others"
-            if left["communicates"] < left["computes"]:
-                text = f"messages or collectives of {communicating} take longer than others"
+            works = own & pl.col("kind").is_in(_COMPUTING)
+            parts = ops.select(works=works, talks=own & ~works)
+            text = f"{who} takes longer than others"
+            if replays.step(parts["talks"].to_numpy()) < replays.step(parts["works"].to_numpy()):
+                text = f"messages or collectives of {who} take longer than others"
             yield f"{text.format(**worst)}: {share}"
 
 

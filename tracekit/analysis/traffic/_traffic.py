@@ -767,9 +767,8 @@ def _traffic_notes(meta: Mapping[str, Any]) -> list[str]:
     rows = "" if listed == transfers else f"{listed:,} of them in these rows, "
     sized = f"{part_text(meta['sized'], transfers)} sized"
     sentence = f"{count(transfers, 'transfer')}, {rows}{text}, {sized}"
-    lines.append(
-        sentence if transfers else "no transfers between devices, or with the host, are known"
-    )
+    none = "no transfers between devices, or with the host, are known"
+    lines.append(sentence if transfers else none)
     if meta["collectives"]:
         known = meta["collectives"] - meta["collectives_of_unknown_size"]
         sized = part_text(known, meta["collectives"])

@@ -23,6 +23,7 @@ from tracekit.errors import (
 from tracekit.sources.hang_dumps._flight_recorder import (
     ENTRY_SCHEMA,
     RANK_SCHEMA,
+    integer,
     is_flight_recorder,
     read_flight_recorder,
 )
@@ -225,7 +226,6 @@ PEER_SCHEMA: Mapping[str, Any] = {
     "host": pl.String,
     "pid": pl.Int64,
     "is_missing": pl.Boolean,
-    "is_unresponsive": pl.Boolean,
     "is_dead": pl.Boolean,
     "error": pl.Int64,
     "calls": pl.Int64,
@@ -238,11 +238,8 @@ EVENT_SCHEMA: Mapping[str, Any] = {
     "event": pl.String,
     "host": pl.String,
     "pid": pl.Int64,
-    "details": pl.String,
 }
 """Columns of events as RAS wrote them; ``time`` is the host's, to the second."""
-
-_INT64 = range(-(2**63), 2**63)
 
 
 def is_ras(value: Any) -> bool:
@@ -273,20 +270,18 @@ def _peer(
 ) -> dict[str, Any]:
     status = _record(peer.get("status"))
     record = _record(peer.get("collective_counts"))
-    counts = {str(name): int(count) for name, count in record.items() if _number(count) is not None}
-    total = sum(counts.values())
+    counts = {str(name): int(count) for name, count in record.items() if integer(count) is not None}
     return {
         "query": query,
         "communicator": _text(communicator.get("hash")),
-        "size": _number(communicator.get("size")),
-        "rank": _number(peer.get("rank")),
+        "size": integer(communicator.get("size")),
+        "rank": integer(peer.get("rank")),
         "host": _text(peer.get("host")),
-        "pid": _number(peer.get("pid")),
+        "pid": integer(peer.get("pid")),
         "is_missing": is_missing,
-        "is_unresponsive": status.get("unresponsive") is True,
         "is_dead": status.get("considered_dead") is True,
-        "error": _number(status.get("async_error")),
-        "calls": total if counts and total in _INT64 else None,
+        "error": integer(status.get("async_error")),
+        "calls": integer(sum(counts.values())) if counts else None,
         "counts": ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
         or None,
     }
@@ -299,8 +294,7 @@ def event_of(event: Mapping[str, Any]) -> dict[str, Any]:
         "time": _text(event.get("timestamp")),
         "event": str(event["event"]),
         "host": _text(peer.get("host") or peer.get("addr")),
-        "pid": _number(peer.get("pid")),
-        "details": _text(event.get("details")) or None,
+        "pid": integer(peer.get("pid")),
     }
 
 
@@ -310,7 +304,3 @@ def _record(value: Any) -> Mapping[str, Any]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and value in _INT64 else None

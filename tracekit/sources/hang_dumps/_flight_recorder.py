@@ -8,6 +8,7 @@ from the file's name only.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -124,7 +125,7 @@ def _ranks(text: Any) -> Sequence[int]:
         ranks = json.loads(text) if isinstance(text, str) else text
     except ValueError:
         return []
-    if not isinstance(ranks, list) or not all(_integer(each) is not None for each in ranks):
+    if not isinstance(ranks, list) or not all(integer(each) is not None for each in ranks):
         return []
     return sorted({int(each) for each in ranks})
 
@@ -138,7 +139,7 @@ def _entry(
     ends = _ends(name)
     return {
         "rank": rank,
-        "record": _integer(entry.get("record_id")),
+        "record": integer(entry.get("record_id")),
         "group": group,
         "description": description,
         "members": groups.get(group) if group is not None else None,
@@ -146,7 +147,7 @@ def _entry(
         "collective": name["collective"] if name else None,
         "source": ends[0],
         "target": ends[1],
-        "sequence": _integer(entry.get("collective_seq_id")),
+        "sequence": integer(entry.get("collective_seq_id")),
         "input_sizes": _text(inputs),
         "output_sizes": _text(outputs),
         "input_elements": _elements(inputs),
@@ -154,7 +155,7 @@ def _entry(
         "input_types": _types(entry.get("input_dtypes")),
         "output_types": _types(entry.get("output_dtypes")),
         "state": state if isinstance(state := entry.get("state"), str) else None,
-        "created": _integer(entry.get("time_created_ns")) or None,
+        "created": integer(entry.get("time_created_ns")) or None,
         "place": _place(entry.get("frames")),
     }
 
@@ -171,7 +172,7 @@ def _ends(name: re.Match[str] | None) -> tuple[int | None, int | None]:
     """Return sender and receiver of a message, from `send 0->1` or `recv 1<-0`; None if unknown."""
     if name is None or name["one"] is None:
         return None, None
-    one, other = _integer(name["one"]), _integer(name["other"])
+    one, other = integer(name["one"]), integer(name["other"])
     return (one, other) if name["way"] == "->" else (other, one)
 
 
@@ -195,12 +196,7 @@ def _text(sizes: list[list[int]] | None) -> str | None:
 def _elements(sizes: list[list[int]] | None) -> int | None:
     if not sizes:
         return None
-    total = 0
-    for each in sizes:
-        count = 1
-        for size in each:
-            count *= size
-        total += count
+    total = sum(map(math.prod, sizes))
     return total if total in _INT64 else None
 
 
@@ -227,7 +223,7 @@ def _place(frames: Any) -> str | None:
     return f"{frame.get('name')} at {file}:{frame.get('line')}"
 
 
-def _integer(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
     """Return an integer, which JSON may contain as text; None for anything else."""
     if isinstance(value, str):
         value = int(value) if re.fullmatch(r"-?\d{1,19}", value) else None

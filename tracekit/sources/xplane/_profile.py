@@ -178,11 +178,9 @@ class _Gathered(Gathered):
             pl.concat_str(ends[0], pl.lit("To"), ends[1]).alias("direction"),
             bytes=size, src_device=none, dst_device=none,
         )  # fmt: skip
-        unnamed = (pl.col("direction") == "DeviceToDevice") & pl.col("memcpy_details").str.contains(
-            "kind:Unknown"
-        )
-        self._lost["ends"] += known.filter(unnamed).height
         made = copies(known, pl.col("direction"))
+        is_unnamed = pl.col("memcpy_details").str.contains("kind:Unknown")
+        self._lost["ends"] += made.filter(is_unnamed, pl.col("kind") == "d2d").height
         return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _add_thread(self, plane: Plane, line: Line) -> None:
