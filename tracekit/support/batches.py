@@ -55,6 +55,6 @@ def in_batches(frame: pl.LazyFrame, rows: int | None = None) -> Iterator[pl.Data
 
 def at_least_one(frame: pl.LazyFrame) -> Iterator[pl.DataFrame]:
     """Yield all rows in batches; for a frame without rows one empty batch."""
-    batches = in_batches(frame)
-    yield next(batches, frame.clear().collect())
+    first = next(batches := in_batches(frame), None)
+    yield frame.clear().collect(engine="in-memory") if first is None else first
     yield from batches
