@@ -142,9 +142,8 @@ def feed(
     """
     lines: dict[int, _Line] = {}
     for batch in batches:
-        for number in batch[line].unique().to_list():
-            rows = batch.filter(pl.col(line) == number)
-            begin = rows["start"][0]
+        for rows in batch.partition_by(line, maintain_order=True):
+            number, begin = rows[line][0], rows["start"][0]
             known = lines.setdefault(number, _Line(begin, begin, begin))
             if begin < known.latest or not rows["start"].is_sorted():
                 return None
