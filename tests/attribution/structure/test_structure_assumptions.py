@@ -15,7 +15,7 @@ from training_outcomes import trace_of
 from tracekit.analysis import verdict_evidence
 from tracekit.attribution import attribute
 from tracekit.attribution.structure import find_structure
-from tracekit.attribution.structure._assumptions import LEADS, _others_launch
+from tracekit.attribution.structure._assumptions import LEADS, LOSS, _others_launch
 from tracekit.attribution.structure._sequences import distinct
 from tracekit.model import Trace
 
@@ -54,6 +54,24 @@ def test_what_fails_is_said_with_its_time(name: str, mode: str, assumption: str)
         assert failed["doubt_ns"] > 0
     said = [text for text in trace.warnings if "contradicted" in text]
     assert any(f"assumed that {assumption}: {failed['said']}" in text for text in said), said
+
+
+@pytest.mark.parametrize(
+    ("forces", "before", "result"),
+    [("", 0, "holds"), ("m:gemm_backward/B m:gemm_backward/B ", 4, "fails")],
+)
+def test_gradients_before_that_of_the_loss_may_be_of_the_forward_pass(
+    forces: str, before: int, result: str
+) -> None:
+    """Forces are gradients of an energy, and the loss compares them: a kernel between is theirs."""
+    forward = "m:h2d/I m:look_up/F " + 9 * "m:gemm#5/F " + forces
+    backward = (
+        "m:mse_kernel#5/F m:mse_backward#5/B " + 9 * "m:gemm_backward#5/B m:relu_backward#5/B "
+    )
+    program = Program().run(forward + "m:gemm#5/F " + backward + 3 * "m:adam/W ", 8)
+    found = {each.name: each for each in find_structure(program.work()).assumptions}[LOSS]
+    assert (found.result, found.doubt_ns) == (result, 8 * 7 * before)
+    assert found.said.startswith("0.000 ms of ")
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from tracekit.support.wording import percent
 
 LAUNCHED = "one thread launches forward passes, others launch backward passes"
 NAMED = "kernels that are named after gradients are of backward passes"
+LOSS = "a backward pass begins with the gradient of the loss"
 LAYERS = "an update contains no layer"
 ALONE = "a forward pass that no backward pass follows is evaluation"
 LEADS = "what precedes the first layer of a forward pass belongs to it"
@@ -87,6 +88,7 @@ def of_turns(
     """
     return (
         _who_launches(turns.lane, pair, stage),
+        *(_before_losses(turns) if pair.by_names else ()),
         _layers_in_updates(turns, parts, stage),
         *_leads(turns, parts, stage, fed=fed),
         passes_alone(turns.lane, stage, int(numbered.bursts[-1]) + 1),
@@ -110,6 +112,26 @@ def _who_launches(lane: Lane, pair: Pair, stage: Array) -> Assumption:
     )
     fails = outside > THRESHOLDS.named_before * (outside + inside)
     return Assumption(name, "fails" if fails else "holds", outside, evidence)
+
+
+def _before_losses(turns: Turns) -> Iterator[Assumption]:
+    """Test that no layers of a backward pass lie before a kernel named after the loss's gradient.
+
+    Such layers may be gradients that a forward pass computes, as of an energy (forces).
+    """
+    lane = turns.lane
+    losses = np.append(np.flatnonzero(lane.loss_gradient), len(lane))
+    first = losses[np.searchsorted(losses, turns.bursts)]
+    has_loss = first < turns.ends
+    begin, stop = turns.bursts[has_loss], first[has_loss]
+    if not begin.size:
+        return
+    spent = lane.work.end - lane.work.start
+    wrong = total_in(lane.layer, begin, stop) > 0
+    before = int(total_in(spent, begin, stop)[wrong].sum())
+    evidence = f"{before / 1e6:,.3f} ms of {int(wrong.sum()):,} of {begin.size:,} lie before it"
+    fails = before > THRESHOLDS.readings * spent.sum()
+    yield Assumption(LOSS, "fails" if fails else "holds", before, evidence)
 
 
 def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
