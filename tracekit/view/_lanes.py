@@ -419,7 +419,7 @@ class RunLanes:
     @_made_once
     def _few(self) -> Mapping[Key, _Drawn]:
         few = self.sums.few
-        spans = _Drawn.of(pl.concat([_NONE_DRAWN, *few.values()], how="vertical_relaxed"))
+        spans = _Drawn.of(pl.concat(few.values())) if few else _NONE
         ends = itertools.accumulate(rows.height for rows in few.values())
         return {key: spans.at(slice(end - rows.height, end))
                 for (key, rows), end in zip(few.items(), ends, strict=True)}  # fmt: skip
@@ -507,8 +507,7 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
     return Lane("counter", (device, number), label, brief, is_first=False, tiles=counter)
 
 
-_NONE_DRAWN = pl.DataFrame(schema=DRAWN)
-_NONE = _Drawn.of(_NONE_DRAWN)
+_NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
 def _differences(values: Ints) -> Ints:
