@@ -519,7 +519,13 @@ def test_parts_are_read_in_order(tmp_path) -> None:
     assert Counter(path.parent.name for path in tmp_path.rglob("*.parquet")) == {"ops": 3}
 
 
-@pytest.mark.parametrize("known", ["as written", "of fewer files", "none"])
+@pytest.mark.parametrize(
+    "known",
+    [
+        "as written", "of fewer files", "none", "[1]", '{"ops": [[1', "{}",
+        '{"ops": [[NaN, 60], [20, 45], [90, 110]]}', '{"ops": [[0, "60"], [20, 45], [90, 110]]}',
+    ],
+)  # fmt: skip
 def test_rows_during_a_time_are_read_from_the_files_that_have_some(tmp_path, known) -> None:
     ops = report(ops=6).read("ops").with_columns(
         start=pl.Series([0, 50, 20, 30, 100, 90]), end=pl.Series([10, 60, 45, 35, 110, 99])
@@ -533,6 +539,8 @@ def test_rows_during_a_time_are_read_from_the_files_that_have_some(tmp_path, kno
         times.write_text('{"ops": [[0, 60]]}')
     elif known == "none":  # an earlier version wrote none
         times.unlink()
+    elif known != "as written":
+        times.write_text(known)
     trace = Trace.scan(tmp_path / "report", reports=1 << 20)
     for start, end in itertools.product(range(-5, 120, 5), repeat=2):
         expected = ops.filter(pl.col("start") <= end, pl.col("end") >= start)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from operator import itemgetter
+from operator import index, itemgetter
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
@@ -489,12 +489,16 @@ class _StoredTables(LaterTables):
 
     @cached_property
     def _times(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """First start and last end of each file of tables of several; earlier versions lack it."""
-        with suppress(FileNotFoundError):
-            times: Mapping[str, Sequence[tuple[int, int]]] = json.loads(
-                read_plain(self._folder / _TIMES)
-            )
-            return times
+        """First start and last end of each file of tables of several; empty if that is unknown.
+
+        Earlier versions wrote no such list; a damaged one is not used.
+        """
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+            times = json.loads(read_plain(self._folder / _TIMES)).items()
+            return {
+                name: [(index(first), index(last)) for first, last in files]
+                for name, files in times
+            }
         return {}
 
     def _open(self, name: str) -> pl.LazyFrame:
