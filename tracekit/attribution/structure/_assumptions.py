@@ -129,7 +129,10 @@ def _before_losses(turns: Turns) -> Iterator[Assumption]:
     spent = lane.work.end - lane.work.start
     wrong = total_in(lane.layer, begin, stop) > 0
     before = int(total_in(spent, begin, stop)[wrong].sum())
-    evidence = f"{before / 1e6:,.3f} ms of {int(wrong.sum()):,} of {begin.size:,} lie before it"
+    evidence = (
+        f"layers of {int(wrong.sum()):,} of {begin.size:,} backward passes come before it"
+        f" ({before / 1e6:,.3f} ms)"
+    )
     fails = before > THRESHOLDS.readings * spent.sum()
     yield Assumption(LOSS, "fails" if fails else "holds", before, evidence)
 
