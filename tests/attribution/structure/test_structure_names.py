@@ -33,6 +33,11 @@ def test_gradients_are_told_by_names_that_no_forward_pass_has(
         ("elementwise_kernel<at::native::mse_backward_cuda_kernel(at::TensorIterator&)>", True),
         ("void cunn_ClassNLLCriterion_updateGradInput_kernel<float>(float*, float*)", True),
         ("triton_red_fused__log_softmax__log_softmax_backward_data_nll_loss_backward_5", True),
+        ("binary_cross_entropy_with_logits_backward", True),
+        ("smooth_l1_backward_cuda_kernel", True),
+        # Other words hold the letters of a loss, and in mangled names nothing parts words.
+        ("_ZN5torch13dropout_paramsEPK16rms_norm_bwd_opt", False),
+        ("transformSequence_grad", False),
         # One kernel for the loss and its gradient, which runs in forward passes.
         ("liger_cross_entropy_kernel", False),
         ("void at::native::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>", False),

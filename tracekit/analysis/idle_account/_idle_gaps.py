@@ -237,7 +237,7 @@ def _may_hold(trace: Trace) -> bool:
 
 def copying(trace: Trace) -> pl.DataFrame:
     """Return ``device, src_device, dst_device``: GPUs between which ops copy."""
-    return trace.once(_found_once, of_all=True)["copying"]
+    return trace.once(_loading_and_copying, of_all=True)["copying"]
 
 
 def _between_ops(trace: Trace, line: Sequence[str] = _OWNER) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -298,10 +298,10 @@ def _found(
 
 def loading_threads(trace: Trace) -> pl.Series:
     """Return the threads that launch only copies of input (data loaders)."""
-    return trace.once(_found_once, of_all=True)["threads"]["launch_thread"]
+    return trace.once(_loading_and_copying, of_all=True)["threads"]["launch_thread"]
 
 
-def _found_once(trace: Trace) -> Frames:
+def _loading_and_copying(trace: Trace) -> Frames:
     """Return ``threads`` (see `loading_threads`) and ``copying`` of a run; cached with it."""
     whole = trace.limited_to(Stretch())
     return whole.sums_of_parts([partial(_of_all_ops, whole)])[0]
