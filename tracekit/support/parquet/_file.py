@@ -158,9 +158,11 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _OPTIONAL = 1
 _UTF_8 = 0
 _UNCOMPRESSED = 0
-GROUP_ROWS = 1 << 18
-"""Rows per row group, which a reader skips if its statistics exclude all rows."""
-PAGE_ROWS = 1 << 15
+GROUP_ROWS, _MOST_ROWS = 1 << 16, 1 << 18
+"""Fewest and most rows per row group, which a reader skips if its statistics exclude all rows."""
+_ROWS_PER_TEXT = 32
+"""Rows per row group for each distinct text, as every row group repeats its texts."""
+PAGE_ROWS = 1 << 14
 """Rows per page of a column; of a row group, a reader decodes only pages with requested rows."""
 _MOST_BYTES_OF_TEXT = 1 << 30
 """Largest total of a column's text bytes: the size of a page has 32 bits, and lengths take some."""
@@ -192,21 +194,30 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
     """
     by_name = {column.name: column for column in coded}
     columns = [by_name.get(column.name, column) for column in frame]
+    rows = _group_rows(columns)
     with path.open("wb") as file:
         out = _Summed(file)
         out.write(_MAGIC)
         groups = []
-        for first in range(0, frame.height, GROUP_ROWS):
+        for first in range(0, frame.height, rows):
             chunks = []
-            for column in (each.slice(first, GROUP_ROWS) for each in columns):
+            for column in (each.slice(first, rows) for each in columns):
                 pages = encoded(column)
                 at = out.size
                 out.write(*pages.dictionary, *pages.data)
                 chunks.append(_chunk(column, pages, at))
-            groups.append(_group(chunks, min(frame.height - first, GROUP_ROWS)))
+            groups.append(_group(chunks, min(frame.height - first, rows)))
         footer = _footer(frame, groups).content
         out.write(footer, len(footer).to_bytes(4, "little"), _MAGIC)
     return out.checksum
+
+
+def _group_rows(columns: Iterable[pl.Series]) -> int:
+    """Return the number of rows per row group, a multiple of `PAGE_ROWS` above the fewest."""
+    first = (column.head(GROUP_ROWS) for column in columns if column.dtype in _TEXTS)
+    texts = max((column.n_unique() for column in first), default=0)
+    pages = -(-_ROWS_PER_TEXT * texts // PAGE_ROWS)
+    return min(max(GROUP_ROWS, pages * PAGE_ROWS), _MOST_ROWS)
 
 
 class _Summed:
