@@ -10,7 +10,7 @@ have the same sequence number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -49,53 +49,75 @@ class RangeLayers:
 
 @dataclass(frozen=True)
 class _Ranges:
-    """The push/pop ranges (`table`), and for each the row of the range around it (`parents`)."""
+    """The push/pop ranges in order of their numbers, and what their names tell."""
 
     table: pl.DataFrame
+    """``range, process, start, path, stage``."""
     parents: Array
+    """The row of the range around each, -1 for a root."""
+    sequence: Array
+    """Autograd's sequence number, -1 if it has none."""
+    marker: Array
+    operator: Array
+    """Whether it is an autograd marker, and an operator."""
+    around: Array
+    """Whether it is or contains a complete pass or a training step."""
 
-    def innermost(self, marked: pl.Expr) -> Array:
+    def innermost(self, marked: Array) -> Array:
         """Return per range the row of the innermost marked range among it and those around it.
 
-        `marked` is a boolean expression over the table of ranges. The result is -1 where no range
-        is marked.
+        The result is -1 where no range is marked.
         """
-        found = np.empty(self.parents.size, np.int64)
+        found = np.empty(marked.size, np.int64)
         compiled(inherit, found.size)(self.parents, self._rows(marked), found)
         return found
 
-    def outermost(self, marked: pl.Expr, stop: pl.Expr) -> Array:
+    def outermost(self, marked: Array, stops: Array) -> Array:
         """Return per range the row of the outermost marked range among it and those around it.
 
-        `marked` and `stop` are boolean expressions over the table of ranges. The search upward ends
-        below a range where `stop` is true. The result is -1 where no range is marked.
+        The search upward ends below a range where `stops` is true. The result is -1 where no range
+        is marked.
         """
-        found = np.empty(self.parents.size, np.int64)
-        stops = given(self.table.select(stop.alias("stop")).to_series())
-        compiled(inherit_outermost, found.size)(self.parents, self._rows(marked), stops, found)
+        found = np.empty(marked.size, np.int64)
+        rows = self._rows(marked)
+        compiled(inherit_outermost, found.size)(self.parents, rows, stops, found)
         return found
 
-    def _rows(self, marked: pl.Expr) -> Array:
-        rows = pl.when(marked).then(pl.int_range(pl.len())).otherwise(-1)
-        return given(self.table.select(rows.cast(pl.Int64)).to_series())
+    def holding(self, marked: Array) -> Array:
+        """Test for each range whether it or one inside it is marked."""
+        marks = marked.copy()
+        compiled(mark_around, marks.size)(self.parents, marks)
+        return marks
+
+    def modules(self) -> Array:
+        """Test for each range whether it is a module's."""
+        # A range inside a numbered operator divides only its forward pass: it is a module only if
+        # it holds operators, each with a number to find its backward pass by.
+        numbered = self.operator & ~self.marker & (self.sequence >= 0)
+        is_part = self.innermost(numbered) >= 0
+        is_other = ~(self.operator | self.marker | self.around)
+        return is_other & (~is_part | self.holding(self.operator))
+
+    @staticmethod
+    def _rows(marked: Array) -> Array:
+        return np.where(marked, np.arange(marked.size), -1)
 
 
 def range_layers(trace: Trace) -> RangeLayers:
     """Return the layers of a run's network, and the layer that each range belongs to."""
     ranges = _ranges(trace)
-    module = ranges.innermost(pl.col("module"))
-    apart = pl.col("around") | pl.col("module")
-    unit = ranges.outermost(pl.col("operator") & ~pl.col("marker"), apart)
+    is_module = ranges.modules()
+    module = ranges.innermost(is_module)
+    unit = ranges.outermost(ranges.operator & ~ranges.marker, ranges.around | is_module)
     labels = path_labels(trace)
-    named = _named_units(ranges, np.where(module < 0, unit, -1), labels)
-    texts = _module_texts(ranges, module, labels)
-    forward = pl.select(pl.coalesce(_gathered(texts, module), _gathered(named, unit))).to_series()
-    never = pl.col("range").is_null()
-    marker = ranges.outermost(pl.col("marker") & pl.col("sequence").is_not_null(), never)
-    source = _gathered(_forward_rows(ranges), marker)
+    of_unit = _gathered(_named_units(ranges, np.where(module < 0, unit, -1), labels), unit)
+    of_module = _gathered(_module_texts(ranges, module, labels), module)
+    forward = of_module.zip_with(of_module.is_not_null(), of_unit)
+    never = np.zeros_like(ranges.marker)
+    marker = ranges.outermost(ranges.marker & (ranges.sequence >= 0), never)
     inside = marker >= 0
-    text = forward.zip_with(~pl.Series(inside), forward.gather(source))
-    return _numbered(ranges, text, inside)
+    source = np.where(inside, _forward_rows(ranges)[marker], np.arange(marker.size))
+    return _numbered(ranges, _gathered(forward, source), inside)
 
 
 def _ranges(trace: Trace) -> _Ranges:
@@ -103,94 +125,80 @@ def _ranges(trace: Trace) -> _Ranges:
     read = trace["ranges"].filter(pl.col("style") == "push_pop").select(
         "range", "process", "thread", "start", "end", "parent", "stage",
         pl.col("name", "domain").cast(pl.Categorical(pl.Categories.random())), path=path_number(),
+        is_pass=_IS_PASS,
     ).collect()  # fmt: skip
-    table = _by_name(read if read["range"].is_sorted() else read.sort("range"))
+    table = read if read["range"].is_sorted() else read.sort("range")
     parents = parent_rows(table)
-    around = table.select(_IS_PASS & ~pl.col("operator")).to_series() | _steps(trace, table)
-    marks = around.to_numpy().copy()
-    compiled(mark_around, parents.size)(parents, marks)
-    around = pl.Series("around", marks, dtype=pl.Boolean)
-    table = _with_sequences(table.drop("thread", "end", "parent"), parents).with_columns(around)
-    ranges = _Ranges(table, parents)
-    # A range inside a numbered operator divides only its forward pass: it is a module only if it
-    # holds operators, each with a number to find its backward pass by.
-    numbered = pl.col("operator") & ~pl.col("marker") & pl.col("sequence").is_not_null()
-    is_part = ranges.innermost(numbered) >= 0
-    holds = table["operator"].to_numpy().copy()
-    compiled(mark_around, parents.size)(parents, holds)
-    is_other = ~pl.col("operator") & ~pl.col("marker") & ~pl.col("around")
-    return _Ranges(table.with_columns(module=is_other & pl.Series(holds | ~is_part)), parents)
-
-
-def _by_name(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Replace name and domain of ranges by ``sequence, marker, operator``, derived from them.
-
-    These are autograd's sequence number, and whether a range is an autograd marker or an operator.
-    """
     name = pl.col("name").fill_null("")
-    by_name = _of_distinct(
-        ranges["name"],
-        sequence=name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False),
-        engine=name.str.contains(_ENGINE),
-        backward=name.str.contains(_BACKWARD),
-        named=name.str.contains(_OPERATOR),
+    sequence, engine, backward, named = _of_distinct(
+        table["name"],
+        name.str.extract(_SEQUENCE).cast(pl.Int64, strict=False).fill_null(-1),
+        *(name.str.contains(pattern) for pattern in (_ENGINE, _BACKWARD, _OPERATOR)),
     )
-    library = pl.col("domain").str.contains(_LIBRARY).fill_null(value=False)
-    numbered = pl.col("sequence").is_not_null()
-    return ranges.hstack(by_name).hstack(_of_distinct(ranges["domain"], library=library)).select(
-        pl.exclude("name", "domain", *by_name.columns, "library"), "sequence",
-        marker=pl.col("engine") | (numbered & pl.col("backward")),
-        operator=pl.col("engine") | numbered | pl.col("named") | pl.col("library"),
-    )  # fmt: skip
+    is_library = pl.col("domain").str.contains(_LIBRARY).fill_null(value=False)
+    (library,) = _of_distinct(table["domain"], is_library)
+    marker = engine | ((sequence >= 0) & backward)
+    operator = engine | (sequence >= 0) | named | library
+    outer = (given(table["is_pass"]) & ~operator) | _steps(trace, table)
+    sequence = _with_inside(sequence, marker, parents)
+    table = table.select("range", "process", "start", "path", "stage")
+    ranges = _Ranges(table, parents, sequence, marker, operator, outer)
+    return replace(ranges, around=ranges.holding(outer))
 
 
-def _of_distinct(texts: pl.Series, **of_text: pl.Expr) -> pl.DataFrame:
+def _of_distinct(texts: pl.Series, *of_text: pl.Expr) -> list[Array]:
     """Evaluate expressions on texts (categorical), once per distinct one; return all rows."""
     distinct = texts.unique()
     codes, text_codes = (given(each.to_physical(), np.int64, null=-1) for each in (texts, distinct))
     # The last place is that of null, -1.
     places = np.empty(int(text_codes.max(initial=-1)) + 2, np.int64)
     places[text_codes] = np.arange(text_codes.size)
-    rows: pl.DataFrame = distinct.cast(pl.String).to_frame().select(**of_text)[places[codes]]
-    return rows
+    rows = places[codes]
+    named = (each.alias(str(place)) for place, each in enumerate(of_text))
+    found = distinct.cast(pl.String).to_frame().select(named)
+    return [given(column)[rows] for column in found]
 
 
-def _steps(trace: Trace, table: pl.DataFrame) -> pl.Series:
+def _steps(trace: Trace, table: pl.DataFrame) -> Array:
     """Return whether each range is a training step, that is, a row of the table `iterations`."""
     where = ["process", "thread", "start", "end"]
-    steps = trace["iterations"].select(where).unique().collect()
-    begin = table.select("range", *where).filter(pl.col("start").is_in(steps["start"].implode()))
-    found = begin.join(steps, on=where, how="semi")["range"]
-    return table.select(step=pl.col("range").is_in(found.implode())).to_series()
+    steps = trace.read("iterations").select(where)
+    begin = table.lazy().select(*where, row=pl.int_range(pl.len()))
+    begin = begin.filter(pl.col("start").is_in(steps["start"].implode()))
+    rows = begin.join(steps.lazy(), on=where, how="semi").select("row")
+    found = np.zeros(table.height, np.bool_)
+    found[rows.collect(engine="in-memory").to_series()] = True
+    return found
 
 
-def _with_sequences(table: pl.DataFrame, parents: Array) -> pl.DataFrame:
+def _with_inside(sequence: Array, marker: Array, parents: Array) -> Array:
     """Give autograd markers without a sequence number that of the first marker inside each."""
-    inner = pl.DataFrame({"row": parents}).hstack(table.select("sequence", "marker"))
-    known = inner.filter(pl.col("marker") & pl.col("sequence").is_not_null() & (pl.col("row") >= 0))
-    first = known.group_by("row").agg(inside=pl.col("sequence").first())
-    rows = table.with_columns(row=pl.int_range(pl.len()))
-    sequence = pl.when("marker").then(pl.coalesce("sequence", "inside")).otherwise("sequence")
-    joined = rows.join(first, on="row", how="left", maintain_order="left")
-    return joined.with_columns(sequence=sequence).drop("row", "inside")
+    known = np.flatnonzero(marker & (sequence >= 0) & (parents >= 0))[::-1]
+    inside = np.full(sequence.size, -1)
+    inside[parents[known]] = sequence[known]  # of several the last one assigned remains
+    return np.where(marker & (sequence < 0), inside, sequence)
 
 
-def _forward_rows(ranges: _Ranges) -> pl.Series:
-    """Return for each backward marker the row of its forward operator.
+def _forward_rows(ranges: _Ranges) -> Array:
+    """Return for each backward marker the row of its forward operator, -1 where there is none.
 
     This is the last operator with the marker's sequence number that began before it. Earlier ones
     only enclose it, or are not differentiated and show the number that comes next.
     """
-    inside = pl.Series(ranges.innermost(pl.col("marker"))) >= 0
-    rows = ranges.table.select("process", "sequence", "start", "marker", inside=inside)
-    rows = rows.with_row_index("row").drop_nulls("sequence").sort("start", "row")
-    key = ["process", "sequence"]
-    forward = rows.filter(~pl.col("inside")).select(*key, "start", found="row")
-    markers = rows.filter("marker").select(*key, "start", "row").join_asof(
-        forward, on="start", by=key, check_sortedness=False
-    )  # fmt: skip
-    every = pl.DataFrame({"row": np.arange(ranges.parents.size)})
-    return every.join(markers, on="row", how="left", maintain_order="left")["found"]
+    found = np.full(ranges.marker.size, -1)
+    if ranges.marker.any():
+        inside = ranges.innermost(ranges.marker) >= 0
+        rows = ranges.table.select(
+            "process", "start", row=pl.int_range(pl.len()), inside=pl.Series(inside),
+            marker=pl.Series(ranges.marker), sequence=pl.Series(ranges.sequence),
+        ).filter(pl.col("sequence") >= 0).sort("start", "row")  # fmt: skip
+        key = ["process", "sequence"]
+        forward = rows.filter(~pl.col("inside")).select(*key, "start", found="row")
+        markers = rows.filter("marker").select(*key, "start", "row").join_asof(
+            forward, on="start", by=key, check_sortedness=False
+        )  # fmt: skip
+        found[given(markers["row"])] = given(markers["found"], null=-1)
+    return found
 
 
 def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Series:
@@ -200,8 +208,11 @@ def _module_texts(ranges: _Ranges, module: Array, labels: pl.DataFrame) -> pl.Se
     or is it; `labels` has, for each path of nested range names, the text to show (``label``).
     """
     paths = ranges.table["path"]
-    around = _gathered(pl.Series(module), ranges.parents)
-    rows = ranges.table.select("path", "module", above=_gathered(paths, around))
+    own = np.arange(module.size)
+    around = np.where(ranges.parents >= 0, module[ranges.parents], -1)
+    rows = ranges.table.select(
+        "path", module=pl.Series(module == own), above=_gathered(paths, around)
+    )
     texts = rows.filter("module").unique("path").join(labels, on="path", how="left").select(
         "path", "above", "label", text=pl.when(pl.col("above").is_null()).then("label")
     )  # fmt: skip
@@ -224,7 +235,7 @@ def _named_units(ranges: _Ranges, unit: Array, labels: pl.DataFrame) -> pl.Serie
     `unit` is the row of the outermost operator around each range. `labels` has a name (``label``)
     for each path of nested ranges (``path``): here, the operator's.
     """
-    passing = ranges.innermost(pl.col("around"))
+    passing = ranges.innermost(ranges.around)
     rows = ranges.table.select(
         "path", row=pl.int_range(pl.len()), unit=pl.Series(unit), within=pl.Series(passing)
     )
