@@ -416,29 +416,30 @@ class _Near:
 
     step: tuple[int, int | None]
     edges: tuple[int, int]
-    ranges: pl.Series
+    ranges: Mapping[int, int]
+    """Number of a range in the run -> its number in `trace`."""
     trace: Trace
 
     @classmethod
     def of(cls, trace: Trace, op: pl.DataFrame) -> _Near:
         """Read the step that contains an op, and renumber its ranges."""
-        number, step = op.select(*_STEP).row(0)
+        number, step, launch = op.select(*_STEP, _LAUNCH).row(0)
         of_step = pl.col("process") == number, pl.col("iteration") == pl.lit(step, pl.Int64)
         steps = trace.once(_iterations).filter(*of_step)
-        at = op.select(start=_LAUNCH, end=_LAUNCH)
-        times = pl.concat([steps.select("start", "end"), at])
-        begin, end = times.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        times = *steps["start"], *steps["end"], launch
+        begin, end = min(times), max(times)
         near, ranges = step_detail.around(trace, begin, end, number)
         # Calls are found by their number: a test of their times would read more columns.
         part = {name: near[name] for name in ("ops", "ranges", "host", "syncs")}
         # Paths are opened in the run, for all its steps.
         near = trace.with_part({**part, "iterations": steps.lazy(), "paths": trace["paths"]})
-        return cls((number, step), (begin, end), ranges, near)
+        numbers = dict(zip(ranges, range(len(ranges)), strict=True))
+        return cls((number, step), (begin, end), numbers, near)
 
     def numbered(self, op: pl.DataFrame) -> pl.DataFrame:
         """Return the op with the number that its range has among the ranges read."""
-        number = self.ranges.index_of(op["range"][0])
-        return op.with_columns(range=pl.lit(number, self.ranges.dtype))
+        number = self.ranges.get(op["range"][0])
+        return op.with_columns(range=pl.lit(number, op.schema["range"]))
 
     def holds(self, op: pl.DataFrame) -> bool:
         """Test whether the step that was read has all rows that this op's details need."""

@@ -229,7 +229,7 @@ def around(
                 for name in ("calls", "host", "syncs")
             },
             "ops": numbered(trace["ops"].filter(launched), "range"),
-            "ranges": numbered(ranges.lazy(), "range", "parent"),
+            "ranges": numbered(ranges.lazy(), "range", "parent").collect(engine="in-memory").lazy(),
         }
     ), known
 
