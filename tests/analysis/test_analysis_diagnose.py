@@ -223,6 +223,19 @@ def test_late_launches_are_half_won_by_cheaper_ones() -> None:
     assert row["confidence"] == "measured"  # kernels of 400 us, launches 600 and 400 us apart
 
 
+@pytest.mark.parametrize(("replays", "is_advised"), [(0, True), (1, True), (4, False)])
+def test_who_replays_graphs_already_is_not_told_to(replays: int, *, is_advised: bool) -> None:
+    """Each step is late by 100 us; `replays` of four steps are late at a CUDA graph."""
+    b = _late_kernels(None)
+    for call in b.rows["calls"][1 : 2 * replays : 2]:
+        call["name"] = "cudaGraphLaunch_v10000"
+    row = _found(b.trace())["launch_bound"]
+    assert ("Launch less: CUDA graphs" in row["advice"]) is is_advised
+    assert row["confidence"] == ("measured" if is_advised else "likely")
+    told = [text for text in row["evidence"] if "CUDA graphs" in text]
+    assert told == [f"{25 * replays} us per step before CUDA graphs"] * bool(replays)
+
+
 def test_ops_of_a_graph_are_one_launch() -> None:
     b = _late_kernels(None)
     for op in [*b.rows["ops"]]:
@@ -1284,10 +1297,16 @@ def test_runs_of_tiny_kernels() -> None:
     assert "1 run per step and GPU of 10 kernels" in row["evidence"][0]
 
 
+def _replayed(trace: Trace) -> Trace:
+    """Return the trace with all ops launched as CUDA graphs."""
+    calls = trace["calls"].with_columns(name=pl.lit("cudaGraphLaunch_v10000")).collect()
+    return trace.with_tables({"calls": TABLES["calls"].conform(calls)})
+
+
 @pytest.mark.parametrize(
     "trace",
-    [_tiny(7), _tiny(length=12 * US), _tiny(gap=3 * US)],
-    ids=("few", "longer", "launched fast"),
+    [_tiny(7), _tiny(length=12 * US), _tiny(gap=3 * US), _replayed(_tiny())],
+    ids=("few", "longer", "launched fast", "CUDA graphs already"),
 )
 def test_what_are_no_runs_of_tiny_kernels(trace: Trace) -> None:
     assert "tiny_kernels" not in _found(trace)

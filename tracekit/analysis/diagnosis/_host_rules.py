@@ -523,7 +523,9 @@ def launch_bound(facts: Facts) -> Finding | None:
     kernel, apart = (quantile_of(found[name], _HALF) for name in ("lengths", "apart"))
     slow = late.filter("is_slow")
     may_work = 2 * facts.lost(slow).mean >= lost.mean
-    is_short = kernel is not None and apart is not None and kernel < apart and not may_work
+    replays = facts.lost(late.filter("is_replayed"))
+    are_replays = 2 * replays.mean >= lost.mean
+    is_short = not (kernel is None or apart is None or kernel >= apart or may_work or are_replays)
     between = f"{duration(facts.lost(slow).mean)} {facts.per} of it over 100 us before a call"
     pace_texts = () if kernel is None or apart is None else (
         (f"half of all kernels take less than {duration(kernel)}, "
@@ -543,11 +545,17 @@ def launch_bound(facts: Facts) -> Finding | None:
         evidence=(
             *pace_texts, f"in {count(facts.gaps('launch_bound'), 'gap')} of no more than 1 ms",
             *([between] if may_work else []),
+            *([f"{duration(replays.mean)} {facts.per} before CUDA graphs"] if replays.mean else []),
             *_in_ranges(facts, late), *facts.where(places, "launch_bound"),
         ),
-        advice="Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
-        "optimizer (`fused=True`), larger batches. At half the time per launch about half is won, "
-        "with CUDA graphs nearly all."
+        advice=(
+            "CUDA graphs are used already: let one graph hold what several do now, or the host do "
+            "less between them. At half the time per launch about half is won."
+            if are_replays
+            else "Launch less: CUDA graphs, compiled or fused operators (`torch.compile`), a fused "
+            "optimizer (`fused=True`), larger batches. At half the time per launch about half is "
+            "won, with CUDA graphs nearly all."
+        )
         + " Of what the host does between launches (`tracekit idle --longest 10`) that wins "
         "nothing: let it do that later, or in another thread." * may_work,
     )  # fmt: skip

@@ -43,7 +43,7 @@ _COUNTED_NS = 1 << 22
 """Values below, mostly lengths of kernels, are counted without sorting or hashing them."""
 _IDLE_BY = [
     "process", "device", "iteration", "cause", "rests_on", "detail", "queued", "is_short",
-    "is_slow", "is_long", "is_tiny",
+    "is_slow", "is_long", "is_tiny", "is_replayed",
 ]  # fmt: skip
 _REPEATED = r"^(\w+::.*) \d+$"
 """Layer of a program that names no modules: an operator, and which one of its kind."""
@@ -109,6 +109,7 @@ class Part:
         gaps = self.idle_gaps.gaps.select(
             "gap", queued=pl.col("launch_end") <= pl.col("start"),
             is_tiny=pl.col("ended_by").is_in(self.tiny["op"].implode()).fill_null(value=False),
+            is_replayed=self._is_replayed,
         )  # fmt: skip
         pieces = self.idle_gaps.pieces
         late = pl.col("cause") == "host_delay"
@@ -127,8 +128,18 @@ class Part:
 
     @cached_property
     def tiny(self) -> pl.DataFrame:
-        """Sequences of `RUN` or more consecutive kernels of up to `TINY_NS` each: see `runs`."""
-        return self.runs(LENGTH <= TINY_NS, RUN)
+        """Sequences of `RUN` or more consecutive kernels of up to `TINY_NS` each: see `runs`.
+
+        Kernels of CUDA graphs are not part of them: these are launched together already.
+        """
+        return self.runs((LENGTH <= TINY_NS) & ~self._is_replayed, RUN)
+
+    @cached_property
+    def _is_replayed(self) -> pl.Expr:
+        """Select ops that were launched as part of a CUDA graph."""
+        is_replay = pl.col("name").cast(pl.String).str.contains("GraphLaunch")
+        replays = self.trace["calls"].filter(is_replay).select("start").collect()["start"]
+        return pl.col("launch_start").is_in(replays.implode()).fill_null(value=False)
 
     def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:
         """Return sequences of kernels that meet the condition `own`.
@@ -403,7 +414,8 @@ def idle(part: Part) -> Frames:
 
     ``sums``: ``process, device, iteration, cause``; ``rests_on, detail`` (data that show the cause,
     and the host call or activity); ``queued``, whether the op that ends the gap was launched before
-    the gap; ``is_tiny``, whether that op belongs to a sequence of tiny kernels; ``is_short``,
+    the gap; ``is_tiny``, whether that op belongs to a sequence of tiny kernels; ``is_replayed``,
+    whether a launch of a CUDA graph launched it; ``is_short``,
     whether ``cause`` is ``host_delay`` or ``launch_latency``, and both take up to 1 ms of the gap;
     ``is_slow, is_long``, whether ``cause`` is ``host_delay`` and takes more than 100 us (1 ms) of
     the gap; ``time`` (ns). ``gaps``: numbers of gaps, see `Facts.gaps`. ``last, last_pieces,
