@@ -17,7 +17,7 @@ import networkx as nx
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.statistics import FAR, NO_SLOWER, STEADY
+from tracekit.analysis.statistics import FAR, LEVEL, NO_SLOWER, STEADY, quantile
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
 from tracekit.support.compiled import compiled
@@ -27,6 +27,7 @@ _Array = np.ndarray[Any, Any]
 
 _COMPUTING = ("forward-compute", "backward-compute", "optimizer", "gc")
 """Kinds of work that workers do by themselves; all others are communication."""
+_COMPUTES = pl.col("kind").is_in(_COMPUTING)
 _WORKER = ["step", "rank", "stage"]
 _MEETING = {
     "params-all-gather": ["step", "stage"],
@@ -314,7 +315,7 @@ def _ideal() -> pl.Expr:
     """Return each op's ideal length, ns: mean of its kind if it computes, else the median."""
     length = pl.col("length")
     return (
-        pl.when(pl.col("kind").is_in(_COMPUTING))
+        pl.when(_COMPUTES)
         .then(length.mean().over("kind"))
         .otherwise(length.median().over("kind"))
         .round()
@@ -329,21 +330,51 @@ def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
     row for it.
     """
     whose = ["rank", "stage"]
-    cells = _computing(ops, "step").with_columns(excess_percent=100 * (pl.col("beyond") - 1))
+    cells = _beyond(ops, _COMPUTES, *whose, "step").with_columns(
+        excess_percent=100 * (pl.col("beyond") - 1)
+    )
     worst = pl.col("excess_percent").mean().over(whose)
     return cells.sort(-worst, *whose, "step").select(
         "step", "excess_percent", worker=pl.format("rank {}, stage {}", *whose)
     )
 
 
-def _computing(ops: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return ``beyond``, computing time over ideal time of the same ops, by worker and `keys`."""
-    computing = ops.with_columns(ideal=_ideal()).filter(
-        pl.col("kind").is_in(_COMPUTING), pl.col("ideal") > 0
+def _beyond(ops: pl.DataFrame, is_own: pl.Expr, *keys: str) -> pl.DataFrame:
+    """Return ``beyond``, the time of the ops `is_own` over their ideal time, by `keys`."""
+    own = ops.with_columns(ideal=_ideal()).filter(is_own, pl.col("ideal") > 0)
+    return own.group_by(keys).agg(beyond=pl.col("length").sum() / pl.col("ideal").sum())
+
+
+def _exceeds_noise(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) -> bool:
+    """Test if a group takes longer than others by more than the others vary between steps.
+
+    This is a t-test, corrected for the number of groups and of ways to group. The noise is that of
+    the others alone, as the group may be slow in some steps only; what all have in common in a step
+    is none. A single step shows no noise.
+
+    Parameters
+    ----------
+    cells
+        ``step, beyond`` (see `_beyond`) and the columns `keys` of groups.
+    keys, is_own
+        Columns that name a group, and the group to test.
+    """
+    steps = cells["step"].n_unique()
+    known = cells.filter(pl.len().over(keys) == steps).sort(*keys, "step")
+    own, others = (
+        known.filter(of)["beyond"].to_numpy().reshape(-1, steps) for of in (is_own, ~is_own)
     )
-    return computing.group_by("rank", "stage", *keys).agg(
-        beyond=pl.col("length").sum() / pl.col("ideal").sum()
-    )
+    number = len(others)
+    if not own.size or not number:
+        return False
+    if steps == 1:
+        return True
+    noise = others - others.mean(axis=0) * (number > 1)
+    noise -= noise.mean(axis=1, keepdims=True)
+    freedom = (steps - 1) * max(number - 1, 1)
+    variance = (noise**2).sum() / freedom / steps * (1 + 1 / number)
+    reach = quantile(freedom, 1 - (1 - LEVEL) / len(_WHO) / (number + 1)) * np.sqrt(variance)
+    return bool((own - others).mean() > reach)
 
 
 def _recorded(ops: pl.DataFrame) -> float:
@@ -376,7 +407,7 @@ def _causes(ops: pl.DataFrame, correlation: float | None, slow: Sequence[str]) -
     collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
     if collected.height:
         total = sum(collected["length"]) / 1e6
-        found.append(f"garbage collection: {collected.height:,} times, {total:,.1f} ms")
+        found.append(f"perhaps garbage collection: {collected.height:,} times, {total:,.1f} ms")
     if correlation is not None and correlation >= _ALIKE:
         both = "forward and backward passes of a micro-batch are long together"
         found.append(f"lengths of sequences: {both} (correlation {correlation:.2f})")
@@ -388,7 +419,8 @@ def _slow_ones(
 ) -> Iterator[str]:
     """Yield sentences: which worker, rank or stage causes most of what stragglers cost.
 
-    Its computing is named, unless ideal communication alone would save more of the cost.
+    Its computing is named, unless ideal communication alone would save more of the cost. None is
+    named whose time does not exceed that of others by more than noise.
     """
     workers = costs["worker"]
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
@@ -398,17 +430,21 @@ def _slow_ones(
         if several[key] and (worst["win_share"] or 0) >= _MOST_OF_IT:
             share = f"{percent(worst['win_share'])} of what stragglers cost goes with it"
             own = pl.all_horizontal(pl.col(name) == worst[name] for name in KEYS[key])
-            works = own & pl.col("kind").is_in(_COMPUTING)
-            parts = ops.select(works=works, talks=own & ~works)
-            text = f"{who} takes longer than others"
-            if replays.step(parts["talks"].to_numpy()) < replays.step(parts["works"].to_numpy()):
-                text = f"messages or collectives of {who} take longer than others"
-            yield f"{text.format(**worst)}: {share}"
+            kinds = {
+                f"{who} takes longer": _COMPUTES,
+                f"messages or collectives of {who} take longer": ~_COMPUTES,
+            }
+            ideal = {
+                text: ops.select(own & of).to_series().to_numpy() for text, of in kinds.items()
+            }
+            text = min(kinds, key=lambda text: replays.step(ideal[text]))
+            if _exceeds_noise(_beyond(ops, kinds[text], *KEYS[key], "step"), KEYS[key], own):
+                yield f"{text.format(**worst)} than others: {share}"
 
 
 def _slow_links(ops: pl.DataFrame, replays: _Replays, steps: Sequence[float]) -> Iterator[str]:
     """Yield sentences on slow links that cause half the cost, though their ranks are not slow."""
-    exchanges, computing = _exchanges(ops), _computing(ops)
+    exchanges, computing = _exchanges(ops), _beyond(ops, _COMPUTES, "rank", "stage")
     replayed, best = steps
     for link in _far_slower(exchanges).iter_rows(named=True):
         ends = computing.filter(
