@@ -41,6 +41,7 @@ class TestEstimate:
         structure = found(program)
         check(structure, program, "order")
         assert structure.training
+        assert any("begin at 6 (mirror image 1.00)" in text for text in structure.evidence)
         assert (structure.period, structure.repeats) == (13, 6.0)
         assert np.bincount(structure.step).tolist() == [13] * 6
         assert structure.steps["whole"].all()
@@ -54,7 +55,10 @@ class TestEstimate:
         rest = _layers("gemm_backward", range(5700, 2700, -300)).replace("/-", "/B")
         forward = FORWARD.replace("softmax", "gelu")
         program = Program().run("m:h2d/I " + forward + loss + first + rest + UPDATE, steps)
-        check(found(program), program, "order")
+        structure = found(program)
+        check(structure, program, "order")
+        assert any("(gradient of the loss)" in text for text in structure.evidence)
+        assert not any("mirror image" in text for text in structure.evidence)
         by_names = find_bursts(look_at(program.work()))
         assert (by_names is None) == (steps < THRESHOLDS.bursts)
         if by_names is not None:
@@ -128,6 +132,7 @@ class TestEstimate:
         )
         structure = found(Program().run("m:h2d/- " + kernels + UPDATE, 8))
         assert "kernels named for gradients: 5 before that place, 4 after" in structure.evidence
+        assert any("(names of gradients)" in text for text in structure.evidence)
         assert structure.contradictions == ("more kernels of gradients in forward",)
         assert not found(Program().run(STEP, 8)).contradictions
 

@@ -143,7 +143,7 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
     last = int(layers[-1]) if layers.size else len(lane) - 1
     late = np.flatnonzero(lane.optimizer[last + 1 :])
     update = last + 1 + int(late[0]) if late.size else last + 1
-    turn, low, high, mirror = _turn(lane, update)
+    turn, low, high, mirror, why = _turn(lane, update)
     named = int(lane.backward[:turn].sum()), int(lane.backward[turn:update].sum())
     fed_again = bool((lane.batch & (lane.work.kind == H2D))[turn:update].any())
     signs = {
@@ -163,10 +163,9 @@ def take_apart(lane: Lane, usual: Usual) -> Step:
         ("forward | backward", between(low, turn), between(turn, high)),
         ("backward | update", between(last + 1, update), 0 if late.size else between(update, size)),
     )
-    image = f"mirror image {mirror:.2f}"
     evidence = (
         f"by the order of one thread's launches a step of {size:,} ops begins at a {usual.why}",
-        f"backward is taken to begin at {turn:,} and the update at {update:,} ({image})",
+        f"backward is taken to begin at {turn:,} ({why}) and the update at {update:,}",
         f"kernels named for gradients: {named[0]:,} before that place, {named[1]:,} after",
     )
     against = () if named[1] >= named[0] else ("more kernels of gradients in forward",)
@@ -201,8 +200,8 @@ def refusal(step: Step) -> str:
     return ""
 
 
-def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
-    """Return the op at which backward starts, its lower and upper bound, and the mirrored share.
+def _turn(lane: Lane, update: int) -> tuple[int, int, int, float, str]:
+    """Return the op at which backward starts, its bounds, the mirrored share, and what decided.
 
     `update` is the first op of the update. The mirrored share is the weight of launches that form
     nested pairs of equal size; see `find_turn`.
@@ -213,7 +212,7 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     """
     body = np.flatnonzero(lane.kernel[:update])
     if not body.size:
-        return 0, 0, 0, 0.0
+        return 0, 0, 0, 0.0, "no kernel before the update"
     named, fill = lane.backward[body], lane.fill[body]
     inner, outer, share = find_turn(lane.work.size[body])
     turn = (inner + outer + 1) // 2
@@ -224,11 +223,12 @@ def _turn(lane: Lane, update: int) -> tuple[int, int, int, float]:
     lost = np.flatnonzero(lane.loss_gradient[body[:turn]])
     if lost.size and lane.layer[body[lost[0] : turn]].any():
         begin = int(body[max(lost[0] - int(fill[lost[0] - 1]), 0)])
-        return begin, begin, begin, share
+        return begin, begin, begin, share, "gradient of the loss"
     if share and named[:turn].sum() <= THRESHOLDS.named_before * named.sum():
-        return int(body[turn]), int(body[inner]) + 1, int(body[outer]), share
-    early, plain = _named_turn(named)
-    return int(body[early]), int(body[early]), int(body[plain]), share
+        centre = int(body[turn]), int(body[inner]) + 1, int(body[outer])
+        return *centre, share, f"mirror image {share:.2f}"
+    early, plain = (int(body[place]) for place in _named_turn(named))
+    return early, early, plain, share, "names of gradients"
 
 
 def _sized(lane: Lane, update: int) -> bool:
