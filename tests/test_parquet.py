@@ -169,15 +169,13 @@ def test_filters_find_by_the_least_and_greatest_what_is_there(
         assert_frame_equal(scan.filter(condition).collect(), frame.filter(condition))
 
 
-@pytest.mark.parametrize(("texts", "groups"), [(1, 5), (4_000, 3), (100_000, 2)])
-def test_row_groups_are_longer_the_more_texts_each_repeats(
-    texts: int, groups: int, tmp_path: Path
-) -> None:
-    frame = pl.DataFrame({"t": [f"{row % texts}" for row in range(300_000)]})
-    parquet.write(frame, tmp_path / "file")
-    arrow = pytest.importorskip("pyarrow.parquet")
-    assert arrow.ParquetFile(tmp_path / "file").metadata.num_row_groups == groups
-    assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
+def test_a_caller_chooses_the_rows_of_a_row_group(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"n": range(50), "t": [f"{row % 7}" for row in range(50)]})
+    for rows, groups in ((20, 3), (50, 1), (None, 1)):
+        parquet.write(frame, tmp_path / "file", rows=rows)
+        arrow = pytest.importorskip("pyarrow.parquet")
+        assert arrow.ParquetFile(tmp_path / "file").metadata.num_row_groups == groups
+        assert_frame_equal(pl.read_parquet(tmp_path / "file"), frame)
 
 
 def test_parts_of_either_writer_are_one_table(tmp_path: Path) -> None:

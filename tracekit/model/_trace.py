@@ -33,6 +33,8 @@ T = TypeVar("T")
 _MANIFEST = "parts.json"
 _TIMES = "times.json"
 _ROWS_PER_PART = 1 << 20
+_GROUP_ROWS = {"ranges": 1 << 16}
+"""Rows per row group of tables of which single steps are read by time."""
 _SHORT = 10_000
 """Tables with at most this number of rows in a run are read as a whole, and kept."""
 _LONG = 1_000_000
@@ -606,7 +608,7 @@ class TraceWriter:
                 self._short.pop(table, None)
         path = _part(self._folder, table, number)
         path.parent.mkdir(exist_ok=True)
-        check = _write(conformed, path, frame)
+        check = _write(conformed, path, frame, _GROUP_ROWS.get(table))
         with self._lock:
             self._checks[str(path.relative_to(self._folder))] = check
 
@@ -631,16 +633,19 @@ class TraceWriter:
             self.close()
 
 
-def _write(frame: pl.DataFrame, path: Path, source: pl.DataFrame | None = None) -> Check:
+def _write(
+    frame: pl.DataFrame, path: Path, source: pl.DataFrame | None = None, rows: int | None = None
+) -> Check:
     """Write a part of a table; return the size and checksum of its file; see `parquet.write`.
 
-    `source` has the same rows, with texts that may still be categories.
+    `source` has the same rows, with texts that may still be categories; `rows` is the number of
+    rows per row group.
     """
     from tracekit.support import parquet  # noqa: PLC0415 - not needed to read
 
     if frame.height >= compiled.FEW_ROWS and parquet.can_write(frame):
         coded = () if source is None else [c for c in source if c.dtype == pl.Categorical]
-        return Check.of(path, parquet.write(frame, path, coded))
+        return Check.of(path, parquet.write(frame, path, coded, rows))
     # Polars takes twice as long to write a small file itself, and may not say why it cannot.
     content = io.BytesIO()
     frame.write_parquet(content, compression="zstd", compression_level=1)

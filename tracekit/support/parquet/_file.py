@@ -39,7 +39,10 @@ class Column:
 
 def encoded(column: pl.Series) -> Column:
     """Encode a column of integers, booleans or texts as the pages of a Parquet column."""
-    valid = column.drop_nulls() if column.null_count() else column
+    nulls, rows = column.null_count(), len(column)
+    valid = column.drop_nulls() if nulls else column
+    # No query per page: that takes longer than to encode it.
+    there = column.is_not_null().to_numpy() if 0 < nulls < rows else np.full(rows, not nulls)
     dictionary, data, distinct = list[Content](), list[Content](), 0
     if column.dtype in _TEXTS and len(valid):
         texts, values = _distinct(valid)
@@ -48,9 +51,9 @@ def encoded(column: pl.Series) -> Column:
     else:
         values = np.ascontiguousarray(valid.to_numpy())
     encodings, bounds, done = {RLE: None, **({PLAIN: None} if distinct else {})}, list[int](), 0
-    for first in range(0, len(column), PAGE_ROWS):
-        rows = column.slice(first, PAGE_ROWS)
-        own = values[done : done + len(rows) - rows.null_count()]
+    for first in range(0, rows, PAGE_ROWS):
+        of_page = there[first : first + PAGE_ROWS]
+        own = values[done : done + np.count_nonzero(of_page)]
         done += own.size
         content: Content = b""
         encoding = PLAIN
@@ -63,7 +66,7 @@ def encoded(column: pl.Series) -> Column:
             content, edges = _numbers(own)
             bounds += edges
         encodings[encoding] = None
-        data += _page(_DATA_PAGE, len(rows), encoding, _levels(rows), content)
+        data += _page(_DATA_PAGE, of_page.size, encoding, _levels(of_page, own.size), content)
     return Column(dictionary, data, [*encodings], _statistics(column, bounds))
 
 
@@ -78,12 +81,12 @@ def _page(kind: int, rows: int, encoding: int, *parts: Content) -> Sequence[Cont
     return struct(fields).content, *parts
 
 
-def _levels(column: pl.Series) -> bytes:
-    """Return Parquet's definition levels, which mark the rows that are not null."""
-    if column.null_count() in (0, len(column)):
-        runs = varint(len(column) << 1) + bytes([not column.null_count()])
+def _levels(there: NDArray[np.bool_], count: int) -> bytes:
+    """Return Parquet's definition levels, which mark the rows that are not null, `count` in all."""
+    if count in (0, there.size):
+        runs = varint(there.size << 1) + bytes([count > 0])
     else:
-        bits = np.packbits(column.is_not_null().to_numpy(), bitorder="little")
+        bits = np.packbits(there, bitorder="little")
         runs = varint(bits.size << 1 | 1) + bits.tobytes()
     return len(runs).to_bytes(4, "little") + runs
 
@@ -158,11 +161,9 @@ _TEXTS = (pl.String, pl.Categorical, pl.Enum)
 _OPTIONAL = 1
 _UTF_8 = 0
 _UNCOMPRESSED = 0
-GROUP_ROWS, _MOST_ROWS = 1 << 16, 1 << 18
-"""Fewest and most rows per row group, which a reader skips if its statistics exclude all rows."""
-_ROWS_PER_TEXT = 32
-"""Rows per row group for each distinct text, as every row group repeats its texts."""
-PAGE_ROWS = 1 << 14
+GROUP_ROWS = 1 << 18
+"""Rows per row group, which a reader skips if its statistics exclude all rows."""
+PAGE_ROWS = 1 << 15
 """Rows per page of a column; of a row group, a reader decodes only pages with requested rows."""
 _MOST_BYTES_OF_TEXT = 1 << 30
 """Largest total of a column's text bytes: the size of a page has 32 bits, and lengths take some."""
@@ -177,7 +178,9 @@ def can_write(frame: pl.DataFrame) -> bool:
     return all(column.str.len_bytes().sum() <= _MOST_BYTES_OF_TEXT for column in texts)
 
 
-def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> int:
+def write(
+    frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = (), rows: int | None = None
+) -> int:
     """Write a frame that `can_write` accepts.
 
     Parameters
@@ -187,6 +190,9 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
     coded
         Columns of the frame converted to categories; each is written in place of the frame's column
         of the same name.
+    rows
+        Rows per row group; None for `GROUP_ROWS`. Short ones make it faster to read a few rows, and
+        take longer to write: as long as 3,000 rows each, as they have their own texts.
 
     Returns
     -------
@@ -194,7 +200,7 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
     """
     by_name = {column.name: column for column in coded}
     columns = [by_name.get(column.name, column) for column in frame]
-    rows = _group_rows(columns)
+    rows = rows or GROUP_ROWS
     with path.open("wb") as file:
         out = _Summed(file)
         out.write(_MAGIC)
@@ -210,14 +216,6 @@ def write(frame: pl.DataFrame, path: Path, coded: Iterable[pl.Series] = ()) -> i
         footer = _footer(frame, groups).content
         out.write(footer, len(footer).to_bytes(4, "little"), _MAGIC)
     return out.checksum
-
-
-def _group_rows(columns: Iterable[pl.Series]) -> int:
-    """Return the number of rows per row group, a multiple of `PAGE_ROWS` above the fewest."""
-    first = (column.head(GROUP_ROWS) for column in columns if column.dtype in _TEXTS)
-    texts = max((column.n_unique() for column in first), default=0)
-    pages = -(-_ROWS_PER_TEXT * texts // PAGE_ROWS)
-    return min(max(GROUP_ROWS, pages * PAGE_ROWS), _MOST_ROWS)
 
 
 class _Summed:
