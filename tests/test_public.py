@@ -81,8 +81,8 @@ PUBLIC = {
         IN_SWITCH Link Machine NcclLog PREFIXES Placed Relay Ring Route
         SYMMETRIC adjacency bus_factor find_machine find_rings is_topology
         link_table load_preset machine_of machine_toml nvlink_of peak_flops
-        peak_memory_bandwidth
-        place preset_names problems read_machine_toml read_nccl_log read_topology recognise
+        peak_memory_bandwidth place preset_names problems products_of_gpus
+        read_machine_toml read_nccl_log read_topology recognise
         reducing_gpus relay_table route_table shares
         unknown_bandwidths with_bandwidths with_nics
     """,

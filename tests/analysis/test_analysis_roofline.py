@@ -476,6 +476,17 @@ def test_peaks_are_of_the_same_products() -> None:
         assert peak_flops(product)
 
 
+@pytest.mark.parametrize("units", [38, 304, None])
+def test_a_part_of_a_gpu_has_no_peaks(units: int | None) -> None:
+    """Partition modes of an MI300X make up to eight GPUs of its name, with fewer compute units."""
+    found = roofline(two_steps(name="AMD Instinct MI300X", sm_count=units).trace())
+    whole = {} if units == 38 else {"AMD Instinct MI300X": 5_300_000_000_000}
+    assert found.meta["memory_peaks"] == whole
+    assert bool(found.meta["peaks"]) == bool(whole)
+    told = found.meta["bounds_unknown"]
+    assert told is None if whole else "AMD Instinct MI300X (38 of 304 units)" in told
+
+
 def test_rows_are_sorted_by_headroom() -> None:
     rows = roofline(two_steps().trace()).rows
     assert rows["operator"].to_list() == ["mm", "collective", None]

@@ -103,9 +103,16 @@ def test_gpus_of_several_hosts_are_in_several_machines() -> None:
     assert "2 hosts (node1, node2) are taken for those of one machine" in told.warnings[-1]
 
 
-@pytest.mark.parametrize(("name", "warns"), [(V100, True), (V100 + " MIG 1g.5gb", False)])
-def test_gpus_at_one_bus_are_of_machines_of_one_name(name: str, warns: bool) -> None:
-    told = {"host": "worker", "pci_bus": ["1", "2", "1", None], "uuid": ["a", "b", "c", "d"]}
+@pytest.mark.parametrize(
+    ("name", "units", "warns"),
+    [
+        (V100, 80, True), (V100 + " MIG 1g.5gb", 14, False), ("AMD Instinct MI300X", 304, True),
+        ("AMD Instinct MI300X", 38, False),
+    ],
+)  # fmt: skip
+def test_gpus_at_one_bus_are_of_machines_of_one_name(name: str, units: int, warns: bool) -> None:
+    told = {"host": "worker", "pci_bus": ["1", "2", "1", None], "uuid": ["a", "b", "c", "d"],
+            "sm_count": units}  # fmt: skip
     cluster = devices([name] * 4).with_columns(**{
         key: pl.Series(key, value) if isinstance(value, list) else pl.lit(value)
         for key, value in told.items()

@@ -89,9 +89,11 @@ TABLE = {
 
 def used(path: Path, products: list[str | None]) -> Machine:
     devices = pl.DataFrame(
-        [{"device": n, "name": name, "uuid": None, "pci_bus": None, "active": True, "host": "a"}
+        [{"device": n, "name": name, "uuid": None, "pci_bus": None, "active": True, "host": "a",
+          "sm_count": None}
          for n, name in enumerate(products)],
-        schema_overrides={"name": pl.String, "uuid": pl.String, "pci_bus": pl.String},
+        schema_overrides={"name": pl.String, "uuid": pl.String, "pci_bus": pl.String,
+                          "sm_count": pl.Int32},
     )  # fmt: skip
     return machine_of(devices, str(path)).machine
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         peak_flops,
         peak_memory_bandwidth,
         preset_names,
+        products_of_gpus,
         recognise,
         reducing_gpus,
         with_bandwidths,

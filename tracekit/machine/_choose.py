@@ -19,6 +19,7 @@ from tracekit.machine._products import (
     load_preset,
     nvlink_of,
     preset_names,
+    products_of_gpus,
     recognise,
     with_bandwidths,
 )
@@ -121,6 +122,7 @@ def machine_of(
     InputError
         If the file is no topology, or contradicts itself.
     """
+    devices = devices.with_columns(products_of_gpus(devices))
     hosts = _hosts(devices)
     if topology is not None:
         named = find_machine(topology)
@@ -148,11 +150,13 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Count devices, without MIG slices, that share a PCI address with another of the host."""
+    """Count devices, without parts of GPUs, that share a PCI address with another of the host."""
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
-    full_gpus = known.filter(~pl.col("name").str.contains(r"\bMIG\b").fill_null(value=False))
+    full_gpus = known.filter(
+        ~pl.col("name").str.contains(r"\bMIG\b|\(\d+ of \d+ units\)").fill_null(value=False)
+    )
     return full_gpus.height - full_gpus.select("host", "pci_bus").n_unique()
 
 

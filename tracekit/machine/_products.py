@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import polars as pl
+
 from tracekit.errors import UsageError
 from tracekit.machine._graph import Link, Machine, Origin, number_of
 from tracekit.machine._toml import machine_of, pcie_interface
@@ -126,15 +128,30 @@ def _product(entry: Mapping[str, object]) -> Product:
     return Product(**numbers, pcie=int(pcie[0]), pcie_bandwidth=pcie_interface(pcie))
 
 
+def products_of_gpus(devices: pl.DataFrame) -> pl.Series:
+    """Return the products of the GPUs `devices` (``name, sm_count``), as other functions take them.
+
+    The name of a part of a GPU, which has fewer units than the product, also tells how many.
+    """
+    units = {name: _peaks_of(name).get("units") for name in devices["name"].unique().drop_nulls()}
+    whole = pl.col("name").replace_strict(units, default=None, return_dtype=pl.Int32)
+    part = pl.format("{} ({} of {} units)", "name", "sm_count", whole)
+    product = pl.when(pl.col("sm_count") < whole).then(part).otherwise("name").alias("name")
+    return devices.select(product).to_series()
+
+
 def peak_flops(product: str | None) -> Mapping[str, int]:
     """Return precision -> peak FLOP/s of a GPU of this product name; empty if it is unknown.
 
     The peaks are those of dense matrices in data sheets: ``schemas/machines/peaks.toml`` has the
     numbers and their sources. Slower variants that share a GPU's name count as unknown.
     """
-    if product is None:
-        return {}
-    return next((each for pattern, each in _peaks("product") if pattern.search(product)), {})
+    return {name: peak for name, peak in _peaks_of(product).items() if name != "units"}
+
+
+def _peaks_of(product: str | None) -> Mapping[str, int]:
+    found = (each for name, each in _peaks("product") if product and name.search(product))
+    return next(found, {})
 
 
 def peak_memory_bandwidth(product: str | None) -> int | None:
@@ -150,7 +167,11 @@ def _peaks(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, int]], ...]:
     return tuple(
         (
             re.compile(each["name"]),
-            {key: round(value * _TERA) for key, value in each.items() if key != "name"},
+            {
+                key: value if key == "units" else round(value * _TERA)
+                for key, value in each.items()
+                if key != "name"
+            },
         )
         for each in content[table]
     )

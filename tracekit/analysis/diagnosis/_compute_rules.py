@@ -17,7 +17,7 @@ from tracekit.analysis.operators import (
     with_peaks,
     work_done,
 )
-from tracekit.machine import peak_flops
+from tracekit.machine import peak_flops, products_of_gpus
 from tracekit.model import Frames, readable_names
 
 _FASTER = ("tf32", "bf16", "fp16")
@@ -45,7 +45,8 @@ _CHAIN = 3
 
 def fp32_products(facts: Facts) -> Finding | None:
     """Find FP32 matrix products on GPUs that support TF32."""
-    gpus = dict(facts.trace.read("devices").select("device", "name").rows())
+    devices = facts.trace.read("devices")
+    gpus = dict(devices.select("device", products_of_gpus(devices)).rows())
     peaks = {device: peak_flops(name) for device, name in gpus.items()}
     able = [device for device, each in peaks.items() if each.get("tf32", 0) > each.get("fp32", 0)]
     names, sums = (

@@ -12,7 +12,7 @@ import polars as pl
 
 from tracekit.analysis.operators._formulas import GRADIENTS, MULTIPLYING_FORMS, size, table
 from tracekit.errors import UsageError
-from tracekit.machine import peak_flops, peak_memory_bandwidth
+from tracekit.machine import peak_flops, peak_memory_bandwidth, products_of_gpus
 from tracekit.model import Trace
 
 _WIDTHS = {
@@ -231,7 +231,8 @@ def with_peaks(
     """Add ``ideal_ns``, time of FLOPs at the peak rate; also return GPU -> precision -> peak."""
     if peak is not None:
         return work.with_columns(ideal_ns=pl.col("flops") / peak * _NS), {"given": {"any": peak}}
-    devices = trace.read("devices").select("device", "name")
+    gpus = trace.read("devices")
+    devices = gpus.select("device", name=products_of_gpus(gpus))
     known = {name: peak_flops(name) for name in devices["name"].unique().drop_nulls().sort()}
     rows = [(name, *pair) for name, each in known.items() for pair in each.items()]
     schema = {"name": pl.String, "precision": pl.String, "peak": pl.Int64}
@@ -258,7 +259,8 @@ def memory_bandwidths(trace: Trace, rate: int | None) -> pl.DataFrame:
         raise UsageError(
             f"the memory bandwidth is {rate} bytes/s", "give more than 0, such as 3.35TB"
         )
-    devices = trace.read("devices").select("device", "name", "peak_memory_bandwidth")
+    gpus = trace.read("devices")
+    devices = gpus.select("device", "peak_memory_bandwidth", name=products_of_gpus(gpus))
     names = devices["name"].unique().drop_nulls().to_list()
     by_name = {name: peak_memory_bandwidth(name) for name in names}
     of_product = pl.col("name").replace_strict(by_name, default=None, return_dtype=pl.Int64)
