@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_helpers import tracekit
+
+from tracekit.model import readable_names
 
 KERNELS = ("breakdown", "ddp", "--by", "kernel")
 
@@ -50,6 +53,20 @@ def test_conditions_on_names_of_a_table_are_on_the_numbers_that_it_shows() -> No
     for condition in (f"window>{middle // devices}ns", f"window_ns>{middle}"):
         chosen = rows(*steps, "--where", condition, "--where", "iteration>=0")
         assert {row["iteration"] for row in chosen} == longer
+
+
+def test_kernels_are_found_by_the_names_that_a_table_shows_and_by_recorded_ones() -> None:
+    every = rows(*KERNELS)
+    short = readable_names(row["name"] for row in every)
+    name, shown = next(
+        (long, text) for long, text in short.items() if re.sub(r"\W.*", "", text) not in long
+    )
+    found = [row for row in every if row["name"] == name]
+    for condition in (f"name={shown}", f"name={name}", f"name~^{re.escape(shown)}$"):
+        assert rows(*KERNELS, "--where", condition) == found
+    for condition in (f"name!={shown}", f"name!~^{re.escape(shown)}$"):
+        others = rows(*KERNELS, "--where", condition)
+        assert others == [row for row in every if row["name"] != name]
 
 
 @pytest.mark.parametrize(

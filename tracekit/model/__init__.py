@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.model._answer import Answer, Headline, traits
+    from tracekit.model._answer import Answer, Headline
     from tracekit.model._checks import damaged_files, is_checked
     from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
     from tracekit.model._combine import UNMATCHED, combine, with_one_tree
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         missing_files,
         replace_table,
     )
+    from tracekit.model._traits import traits
     from tracekit.model._vocabulary import (
         COLLECTIVE,
         COLLECTIVES,

@@ -10,7 +10,7 @@ from itertools import chain
 
 import polars as pl
 
-from tracekit.model._answer import traits
+from tracekit.model._traits import traits
 
 _LONGEST = 4096
 """Characters of a name that are examined; longer names differ only in their arguments."""
