@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from xplane_builder import plane
 
 from tracekit.cli import app
-from tracekit.errors import DamagedTraceError
+from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import Trace
 from tracekit.sources import read
 from tracekit.sources._times import MOST_TOGETHER, REACH, Times
@@ -233,6 +233,33 @@ def test_times_may_count_from_anywhere(tmp_path: Path) -> None:
         lengths = pl.col("end") - pl.col("start")
         for name in ("ops", "calls", "ranges"):
             assert found.read(name).select(lengths).equals(expected.read(name).select(lengths))
+
+
+@pytest.mark.parametrize("kind", ["nsys", "nvprof", "rpd", "rocpd", "rocprof", "kineto"])
+def test_who_keeps_no_row_says_why(tmp_path: Path, kind: str) -> None:
+    """All times are later than any recording's: the message said only that there is no GPU work."""
+    path, late = tmp_path / "t", 1 << 62
+    if kind == "nsys":
+        with NsysBuilder(path) as made:
+            made.launch(late, late + 10, late + 100)
+    elif kind == "nvprof":
+        with NvprofBuilder(path) as one:
+            one.device()
+            one.kernel(late, late + 100, correlation=1)
+    elif kind == "rpd":
+        with RpdBuilder(path) as of_rpd:
+            of_rpd.kernel(late, late + 100, "gemm")
+    elif kind == "rocpd":
+        with RocpdBuilder(path) as of_rocpd:
+            of_rocpd.kernel(late, late + 100, "gemm", correlation=1)
+    elif kind == "rocprof":
+        of_rocprof = RocprofBuilder()
+        of_rocprof.kernel(late, late + 100, "gemm", correlation=1)
+        of_rocprof.write(path)
+    else:
+        write(path, text_of(kernel("gemm", late // 1000, 90.0, 1)))
+    with pytest.raises(MissingDataError, match=r"; 1 [\w ]+ have no valid times and were left out"):
+        read(path)
 
 
 LONG = REACH // 2

@@ -11,6 +11,7 @@ from tracekit.model import KIND, RANGE_STYLE
 from tracekit.sources._kernel_names import KernelNames
 from tracekit.sources._launch_size import LAUNCH_SIZE, launch_size
 from tracekit.sources._seen import Seen, absences, no_work
+from tracekit.sources._times import Times
 
 COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """Functions whose grid argument counts threads instead of blocks."""
@@ -113,14 +114,17 @@ def absent(ops: Seen, calls: Seen, ranges: Seen, record: str, mark: str) -> tupl
     return absences(len(ops), 0, record, *parts)
 
 
-def nothing(path: Path, product: str, calls: Seen, untimed: int, record: str) -> MissingDataError:
+def nothing(
+    path: Path, product: str, calls: Seen, untimed: int, times: Times | None, record: str
+) -> MissingDataError:
     """Return the error for a file with neither GPU work nor markers.
 
     Its text states the recorder (`product`), the number of HIP calls, the number of ops without
-    times (`untimed`), and how to record GPU work (`record`).
+    times (`untimed`), the rows that `times` left out, and how to record GPU work (`record`).
     """
     also = f", but {len(calls):,} HIP calls" if len(calls) else ""
     return MissingDataError(
-        f"{no_work(untimed)} and no markers in {path} ({product}){also}",
+        f"{no_work(untimed)} and no markers in {path} ({product}){also}"
+        f"{'' if times is None else times.why_nothing}",
         f"record the program while it uses a GPU: {record}",
     )

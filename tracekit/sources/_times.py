@@ -132,6 +132,11 @@ class Times:
         known = self._passed.items()
         return tuple(f"{each.lost:,} {noun} {LOST}" for noun, each in known if each.lost)
 
+    @property
+    def why_nothing(self) -> str:
+        """The `losses`, as the end of a message that nothing was recorded."""
+        return "".join(f"; {loss}" for loss in self.losses)
+
 
 def _together(rows: pl.DataFrame) -> float:
     """Return the total duration in ns of the rows that have a start and an end."""

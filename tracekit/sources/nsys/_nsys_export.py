@@ -205,7 +205,8 @@ def _check_content(file: ExportFile, metadata: Metadata) -> None:
 def _nothing_recorded(file: ExportFile, metadata: Metadata, untimed: int = 0) -> MissingDataError:
     how = dict.fromkeys([_how_to_record_work(metadata), _how_to_record_ranges(metadata)])
     return MissingDataError(
-        f"{no_work(untimed)} and no NVTX ranges in {file.path} ({_schema(metadata)})",
+        f"{no_work(untimed)} and no NVTX ranges in {file.path} ({_schema(metadata)})"
+        f"{file.times.why_nothing}",
         "; ".join(how),
     )
 

@@ -246,7 +246,8 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     next(reading)
     if not len(ops) and not len(ranges):
         raise MissingDataError(
-            f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)",
+            f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)"
+            f"{file.times.why_nothing}",
             f"record with {RECORD}",
         )
     identities = Identities(ops, calls, ranges)

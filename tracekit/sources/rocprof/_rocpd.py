@@ -377,7 +377,7 @@ class _Gathered(Gathered):
         """Return the recording (tracekit's tables) from all rows added."""
         ops, calls, ranges, file = self._ops, self._calls, self._ranges, self._file
         if not len(ops) and not len(ranges):
-            raise nothing(file.path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
+            raise nothing(file.path, "rocprofv3", calls, self._lost["untimed"], file.times, _RECORD)
         identities = Identities(ops, calls, ranges)
         real = {number: pid for (_, pid), number in self._pids.items()}
         threads = [self._placed(each, each.threads) for each in sets]

@@ -398,7 +398,9 @@ class _Gathered(Gathered):
         """
         ops, calls, ranges = self._ops, self._calls, self._ranges
         if not len(ops) and not len(ranges):
-            raise nothing(self._path, "rocprofv3", calls, self._lost["untimed"], _RECORD)
+            raise nothing(
+                self._path, "rocprofv3", calls, self._lost["untimed"], self._times, _RECORD
+            )
         described_processes = [mapping(each.get("metadata")) for each in processes]
         pids = {number: integer(each.get("pid")) for number, each in enumerate(described_processes)}
         identities = Identities(ops, calls, ranges)

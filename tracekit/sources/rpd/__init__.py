@@ -270,7 +270,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     ops = Seen(work.batches(rows), workspace, *OPS)
     next(stages)
     if not len(ops) and not len(ranges):
-        raise nothing(file.path, "RPD", calls, work.lost["untimed"], _RECORD)
+        raise nothing(file.path, "RPD", calls, work.lost["untimed"], file.times, _RECORD)
     identities = Identities(ops, calls, ranges)
     counts = {
         **work.counts,
