@@ -70,6 +70,14 @@ def test_attributed_bytes_by_counting_nanoseconds(rows: list[Any], first: int, l
     assert found["difference_bytes"] == sum(expected.values()) - found["counted_bytes"]
 
 
+def test_a_sample_after_a_gap_covers_no_more_than_others() -> None:
+    """10 % of 50 GB/s for 2 x 300 ns are 3,000 bytes; between lie 9,700 ns without samples."""
+    times = [0, 100, 200, 300, 10_000, 10_100, 10_200]
+    trace = metrics(*({"metric": "nvlink_tx", "time": at, "value": 10.0} for at in times))
+    [found] = link_counters(trace, table(transfer(0, 1, 0, 300)), machine(), HERE).to_dicts()
+    assert (found["counted_bytes"], found["mean_percent"], found["samples"]) == (3000, 10.0, 6)
+
+
 def test_several_counters_of_one_metric_add_up() -> None:
     trace = metrics(
         *(

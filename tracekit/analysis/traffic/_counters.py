@@ -23,6 +23,8 @@ _OF_METRIC = {
 _COUNTER = ["device", "host", "nic", "metric"]
 _LINE = ["report", *_COUNTER]
 _NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
+_LATE = 2
+"""Largest time between two samples of a GPU, in usual ones, of which none is taken to be lost."""
 _ATTRIBUTED = ["measured_bytes", "modelled_bytes"]
 _NODES = {"device": pl.Int32, "host": pl.String, "nic": pl.String, "node": pl.String}
 
@@ -75,7 +77,7 @@ def link_counters(
     return (
         table.select(
             *_COUNTER, "samples", window_ns=window, sampled_share="sampled_share",
-            mean_percent=pl.when(in_percent & (window > 0)).then(pl.col("area") / window),
+            mean_percent=pl.when(in_percent & (window > 0)).then(pl.col("area") / pl.col("covered")),
             max_percent=pl.when(in_percent).then("max"), counted_bytes=_counted_bytes(),
             measured_bytes="measured", modelled_bytes="modelled", unsized="unknown",
         )
@@ -93,7 +95,11 @@ def link_counters(
 
 
 def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
-    """Return the samples of link counters, each with start and end of the time that it covers."""
+    """Return the samples of link counters, each with start and end of the time that it covers.
+
+    A sample of a GPU covers the time since the one before, unless that is far longer than usual:
+    after a gap it covers the usual time.
+    """
     line = ["report", "device", "nic", "metric", "unit"]
     read = (
         trace["metrics"]
@@ -104,9 +110,11 @@ def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
         .collect()
     )
     host = pl.when(pl.col("nic").is_not_null()).then("host")
-    before = pl.coalesce("start", pl.col("time").shift(1).over(line))
+    apart = pl.col("time").diff().over(line)
+    usual = apart.median().over(line).round().cast(pl.Int64)
+    covers = pl.when(apart > _LATE * usual).then(usual).otherwise(apart)
     return (
-        read.with_columns(before=before)
+        read.with_columns(before=pl.coalesce("start", pl.col("time") - covers))
         # No counter counts backwards: what is damaged counts nothing, and covers nothing.
         .filter(pl.col("before") < pl.col("time"), pl.col("value") >= 0)
         .join(reports.select("report", "host"), on="report", how="left", maintain_order="left")
@@ -134,6 +142,7 @@ def _counted(samples: pl.DataFrame) -> pl.DataFrame:
         sum=value.sum(),
         # Value times ns, of percent counters the share of the time that the peak would take.
         area=(value * (pl.col("time") - pl.col("before"))).sum(),
+        covered=(pl.col("time") - pl.col("before")).sum(),
     )  # fmt: skip
     unknown_host = pl.when(pl.col("device").is_null() & pl.col("host").is_null()).then("report")
     most = counted.sort("samples", -pl.col("report"), descending=True)
