@@ -542,7 +542,8 @@ def test_rows_during_a_time_are_read_from_the_files_that_have_some(tmp_path, kno
     elif known != "as written":
         times.write_text(known)
     trace = Trace.scan(tmp_path / "report", reports=1 << 20)
-    for start, end in itertools.product(range(-5, 120, 5), repeat=2):
+    edges = [-5, 0, 5, 10, 15, 20, 30, 45, 55, 60, 75, 90, 100, 110, 115]
+    for start, end in itertools.product(edges if known == "as written" else edges[::3], repeat=2):
         expected = ops.filter(pl.col("start") <= end, pl.col("end") >= start)
         assert_frame_equal(trace.during("ops", start, end).collect(), expected)
     if known == "as written":

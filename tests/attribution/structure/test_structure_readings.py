@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 import pytest
 from training_kinds import simulate
@@ -13,7 +15,12 @@ from tracekit.model import Trace
 
 
 def _told(name: str, mode: str, step: str | None) -> Trace:
-    return attribute(trace_of(simulate(name, mode)), Rules.load(step=step))
+    return attribute(_made(name, mode), Rules.load(step=step))
+
+
+@cache
+def _made(name: str, mode: str) -> Trace:
+    return trace_of(simulate(name, mode))
 
 
 @pytest.mark.slow
