@@ -51,8 +51,8 @@ usage: nsys profile [<args>] [application] [<application args>]
 \t   Possible values are 'true' or 'false'.
 """
 
-_PROGRAM = """#!{python}
-import ctypes, os, re, subprocess, sys
+_PROGRAM = """#!{python} -S
+import os, sys
 words = sys.argv[1:]
 if "--version" in words:
     print("NVIDIA Nsight Systems version 2023.4.4")
@@ -68,6 +68,7 @@ if words[0] == "export":
     with open({export!r}, "rb") as source, open(output, "wb") as target:
         target.write(source.read())
     sys.exit()
+import ctypes, re, subprocess
 output = re.sub(r"%q{{(\\w+)}}", lambda found: os.environ[found[1]], output)
 program = words[1:]
 while program and program[0].startswith("--"):
