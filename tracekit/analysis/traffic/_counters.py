@@ -73,11 +73,12 @@ def link_counters(
         .join(_attributed(spans, crossed, nodes), on=_LINE, how="left", nulls_equal=True)
     )
     in_percent, window = pl.col("unit") == "percent", pl.col("last") - pl.col("first")
+    mean = pl.col("area") / pl.col("covered")
     difference = pl.sum_horizontal(_ATTRIBUTED, ignore_nulls=False) - pl.col("counted_bytes")
     return (
         table.select(
             *_COUNTER, "samples", window_ns=window, sampled_share="sampled_share",
-            mean_percent=pl.when(in_percent & (window > 0)).then(pl.col("area") / pl.col("covered")),
+            mean_percent=pl.when(in_percent & (window > 0)).then(mean),
             max_percent=pl.when(in_percent).then("max"), counted_bytes=_counted_bytes(),
             measured_bytes="measured", modelled_bytes="modelled", unsized="unknown",
         )
