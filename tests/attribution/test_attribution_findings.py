@@ -69,6 +69,15 @@ def test_what_structure_cannot_tell_may_be_cut() -> None:
     assert "may be cut at its beginning: of 9 iterations 9 have GPU work, 8 of them known" in found
 
 
+def test_steps_that_all_have_work_may_be_all_there() -> None:
+    """The last of three ended with the recording, or has less work: that is no proof of a cut."""
+    (found,) = _told(_verdict(cut="end", iterations=3, with_work=3, whole=2))
+    assert found == (
+        "the recording of GPU work may be cut at its end: of 3 iterations 3 have GPU work, 2 of "
+        "them known to be whole"
+    )
+
+
 def test_a_cut_before_iterations_that_are_whole() -> None:
     (found,) = _told(_verdict(cut="begin", iterations=3, with_work=3, whole=3))
     assert "within a step whose launches" in found

@@ -190,6 +190,15 @@ def test_memory_is_a_peak_and_no_sum(stored: Path) -> None:
     assert "most in use" not in tracekit("memory", "--table", MEMORY).stdout
 
 
+def test_memory_of_an_unknown_root_was_recorded_all_the_same() -> None:
+    for what in ("growth", "largest-batch"):
+        asked = tracekit(
+            "memory", "--table", MEMORY, "--what", what, "--root", "9", "--capacity", "16GB"
+        )
+        assert "no memory was recorded" not in asked.stdout
+        assert "a batch and the memory of GPU 9 in training known" in asked.stdout
+
+
 @pytest.mark.slow
 def test_tables_of_runs_say_what_their_processes_do_and_which_steps_are_left_out(
     stored: Path,

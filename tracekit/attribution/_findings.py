@@ -75,9 +75,12 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
         )
         return
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
-    # Structure does not see what is missing, but that it cannot tell where a step begins or ends.
+    # Structure does not see what is missing, but that it cannot tell where a step begins or ends;
+    # a last step with less work, or that ends with the recording, may be all there.
     sources = iterations.filter(process=verdict["process"])["source"].cast(pl.String)
-    is_cut = "may be" if sources.len() and (sources == "structure").all() else "is"
+    by_structure = sources.len() and (sources == "structure").all()
+    may_be_all = by_structure or verdict["with_work"] == verdict["iterations"]
+    is_cut = "may be" if may_be_all else "is"
     yield (
         f"the recording of GPU work {is_cut} cut at its {ends}: of {verdict['iterations']:,} "
         f"iterations {verdict['with_work']:,} have GPU work, {verdict['whole']:,} of them "

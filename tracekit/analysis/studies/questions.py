@@ -474,7 +474,9 @@ def memory(
         meta=meta,
         title=f"memory · {what}",
         tables={"points": points},
-        empty="no memory was recorded",
+        empty="no memory was recorded"
+        if points.is_empty()
+        else f"of no run are both a batch and the memory of GPU {root} in training known",
         command="memory",
         figures={"figure": f"memory {_FIGURES.get(what, 'fit')}"},
         source={"root": root, "capacity": capacity},
