@@ -364,6 +364,7 @@ NOTHING_OF = ("tracekit.machine.", "tracekit.sources.", "tracekit.attribution.")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("samples_read_once")
 def test_a_breakdown_loads_what_it_takes(tmp_path: Path) -> None:
     store = tmp_path / "store"
     tracekit.ingest(SAMPLES / "ddp_4gpu.sqlite", name="ddp", store=store)

@@ -12,6 +12,7 @@ import tracekit
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ddp_4gpu.sqlite"
 
 
+@pytest.mark.usefixtures("samples_read_once")
 @pytest.mark.parametrize(
     ("question", "options", "reads_ops"),
     [

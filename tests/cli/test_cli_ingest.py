@@ -233,7 +233,7 @@ def test_a_file_without_permission(store: Path) -> None:
 @pytest.mark.slow
 def test_progress_is_shown_on_a_terminal_and_wiped(tmp_path: Path) -> None:
     path = tmp_path / "[red]x.sqlite"
-    path.write_bytes(SAMPLE.read_bytes())
+    path.write_bytes(OTHER.read_bytes())
     done = on_terminal("ingest", path, stream="stderr")
     assert done.code == 0
     assert "[red]x.sqlite" in done.stderr

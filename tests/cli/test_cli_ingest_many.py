@@ -14,7 +14,7 @@ from cli_helpers import ROOT, SAMPLE, SAMPLES, on_terminal, tracekit
 from tracekit.errors import UsageError
 from tracekit.support.quantities import parse_size
 
-OTHER = SAMPLES / "p2p_2gpu_start_end.sqlite"
+OTHER, STAR = SAMPLES / "p2p_2gpu_start_end.sqlite", SAMPLES / "p2p_4gpu_star.sqlite"
 
 
 def rows(*words: str | Path) -> list[dict[str, Any]]:
@@ -138,10 +138,10 @@ def test_what_is_no_size(text: str) -> None:
 
 @pytest.mark.slow
 def test_each_report_has_a_line_on_a_terminal() -> None:
-    words = ("ingest", SAMPLE, OTHER, "--run", "job", "--processes", "2")
+    words = ("ingest", STAR, OTHER, "--run", "job", "--processes", "2")
     done = on_terminal(*words, stream="stderr")
     assert done.code == 0
-    for text in ("job", SAMPLE.name, OTHER.name, "reports"):
+    for text in ("job", STAR.name, OTHER.name, "reports"):
         assert text in done.stderr
     assert done.stderr.endswith("\x1b[2K")
     assert done.stdout.startswith(" job\n")
