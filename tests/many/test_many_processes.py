@@ -24,6 +24,7 @@ import tracekit
 from tracekit.attribution import Rules
 from tracekit.errors import InputError, StoreError
 from tracekit.store import ReportOptions, open_executor
+from tracekit.store._executors import Processes
 from tracekit.store._jobs import Outcome, ReportJob
 
 ROOT = Path(tracekit.__file__).parents[1]
@@ -38,15 +39,27 @@ def _nothing_left(store):
 
 
 @pytest.mark.slow
-def test_processes_make_what_one_makes(long_ranks, serial) -> None:
-    seen = set()
+def test_processes_that_were_made_ready_make_what_one_makes(
+    long_ranks, serial, monkeypatch
+) -> None:
+    ready: set[int] = set()
+    seen: set[int] = set()
+    prepare = Processes.prepare
+
+    def prepared(executor: Processes, number: int) -> None:
+        prepare(executor, number)
+        ready.update(process.pid for process in workers())
+        prepare(executor, number)  # which they are
+
+    monkeypatch.setattr(Processes, "prepare", prepared)
 
     def look(*_: object) -> None:
         seen.update(process.pid for process in workers())
 
     run, _ = tracekit.ingest(long_ranks, name="job", processes=2, report_progress=look)
     assert_same(run, serial)
-    assert len(seen) == 2
+    assert len(ready) == 2
+    assert seen == ready
 
 
 @pytest.mark.slow
@@ -138,19 +151,6 @@ def test_who_stops_listening_ends_the_processes(long_ranks, tmp_path) -> None:
         assert workers() == []
 
 
-@pytest.mark.slow
-def test_processes_that_were_made_ready_make_the_reports(ranks, tmp_path) -> None:
-    seen = set()
-    with open_executor(2) as executor:
-        executor.prepare(2)
-        ready = {process.pid for process in workers()}
-        executor.prepare(2)  # which they are
-        tell = lambda *_: seen.update(process.pid for process in workers())  # noqa: E731
-        assert [each.error for each in executor.run(jobs(ranks, tmp_path), tell)] == [None] * 4
-    assert len(ready) == 2
-    assert seen == ready
-
-
 def test_processes_for_which_nothing_comes_are_ended() -> None:
     with open_executor(3) as executor:
         executor.prepare(2)
@@ -159,8 +159,6 @@ def test_processes_for_which_nothing_comes_are_ended() -> None:
 
 
 def test_no_process_is_started_for_a_run_that_is_there(ranks, store, monkeypatch) -> None:
-    from tracekit.store._executors import Processes
-
     first, _ = tracekit.ingest(ranks, name="job", processes=1)
     monkeypatch.setattr(Processes, "prepare", lambda *_: pytest.fail("started"))
     again, is_new = tracekit.ingest(ranks, processes=2)
