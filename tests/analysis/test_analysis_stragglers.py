@@ -226,10 +226,18 @@ def test_ranks_that_were_not_recorded_may_come_later() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(MissingDataError, match="no collective was recorded on more than one rank"):
+    with pytest.raises(
+        MissingDataError, match="no collective of GPUs was recorded on more than one"
+    ):
         stragglers(_of({0: (600, 600)}))
     with pytest.raises(UsageError, match="leave out the other keys"):
         stragglers(_of(PASSES), "rank,iteration")
+    of_mpi = {"report": 0, "library": "mpi", "group": "collective", "name": "MPI_Barrier",
+              "start": 5, "end": 9}  # fmt: skip
+    calls = [of_mpi | {"process": rank, "thread": rank, "rank": rank} for rank in (0, 1)]
+    one = _of({0: (600, 600)}).with_tables({"host": TABLES["host"].conform(pl.DataFrame(calls))})
+    with pytest.raises(MissingDataError, match="as of MPI, are in `tracekit collectives`"):
+        stragglers(one)
 
 
 def test_calls_that_are_not_matched_are_no_missing_ranks() -> None:

@@ -407,8 +407,7 @@ def _side(table: pl.DataFrame, side: str, keys: list[str]) -> pl.DataFrame:
 
 @first_line("latency")
 def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
-    found = [largest(rows, "p50_ns", "operation", *of) for of in (["size_bytes"], [])]
-    most = found[0] or found[1]
+    most = largest(rows, "p50_ns", "operation")
     if most is None:
         return None
     more = " or more" if meta.get("buckets") == "power2" else ""  # up to the next power of two

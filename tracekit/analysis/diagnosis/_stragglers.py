@@ -142,8 +142,10 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
                 "`tracekit collectives` says why",
             )
         raise MissingDataError(
-            "no collective was recorded on more than one rank",
-            "record all ranks, and make one run of their reports with --run NAME",
+            "no collective of GPUs was recorded on more than one rank",
+            "those of the host, as of MPI, are in `tracekit collectives`"
+            if facts.collectives["op"].null_count()
+            else "record all ranks, and make one run of their reports with --run NAME",
         )
     met = waits.select(MEMBER).unique()
     uncounted = met.join(facts.steps, on=MEMBER, how="anti").height if facts.has_steps else 0
