@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
-    from tracekit.model._answer import Answer, Headline
+    from tracekit.model._answer import Answer, Headline, traits, with_readable_names
     from tracekit.model._checks import damaged_files, is_checked
     from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
     from tracekit.model._combine import UNMATCHED, combine, with_one_tree
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         normalised_name,
         readable_names,
         split_brackets,
-        with_readable_names,
     )
     from tracekit.model._recording import KEYS, Maker, Recording, Stream
     from tracekit.model._run import Run, Runs
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
         missing_files,
         replace_table,
     )
-    from tracekit.model._traits import traits
     from tracekit.model._vocabulary import (
         COLLECTIVE,
         COLLECTIVES,

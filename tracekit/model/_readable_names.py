@@ -8,10 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
-import polars as pl
-
-from tracekit.model._traits import traits
-
 _LONGEST = 4096
 """Characters of a name that are examined; longer names differ only in their arguments."""
 _COLLECTIVES = {
@@ -174,17 +170,6 @@ def readable_names(names: Iterable[str]) -> dict[str, str]:
         name: text for short, family in families.items() for name, text in _unique(short, family)
     }
     return _numbered(short_names)
-
-
-def with_readable_names(frame: pl.DataFrame, every: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Return a table with kernel names in their short forms, unique among those of `every`."""
-    columns = [c for c in frame.columns if not traits(c).kernel_beside.isdisjoint(frame.columns)]
-    if not columns:
-        return frame
-    known = frame if every is None else every
-    texts = [known[column].cast(pl.String) for column in columns]
-    short = readable_names(name for text in texts for name in text.unique().drop_nulls().sort())
-    return frame.with_columns(pl.col(columns).cast(pl.String).replace(short))
 
 
 @lru_cache(_REMEMBERED)
