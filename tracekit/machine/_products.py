@@ -50,10 +50,8 @@ def nvlink_of(product: str | None) -> Product | None:
     -------
     The product; None if it is unknown.
     """
-    if product is None:
-        return None
-    known = next((each for pattern, each in _products() if pattern.search(product)), None)
-    return None if known == Product() else known
+    entry = _entry("products", "product", product)
+    return _product(entry) if entry else None
 
 
 def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Machine:
@@ -110,12 +108,6 @@ def products_of(machine: Machine) -> dict[int, str | None]:
     return {number_of(node): names[node] for node in machine.nodes("gpu")}
 
 
-@cache
-def _products() -> tuple[tuple[re.Pattern[str], Product], ...]:
-    content = read_toml(schemas() / "machines" / "products.toml")
-    return tuple((re.compile(each["name"]), _product(each)) for each in content["product"])
-
-
 def _product(entry: Mapping[str, object]) -> Product:
     numbers = {
         key: value
@@ -133,7 +125,8 @@ def products_of_gpus(devices: pl.DataFrame) -> pl.Series:
 
     The name of a part of a GPU, which has fewer units than the product, also tells how many.
     """
-    units = {name: _peaks_of(name).get("units") for name in devices["name"].unique().drop_nulls()}
+    names = devices["name"].unique().drop_nulls()
+    units = {name: _entry("peaks", "units", name).get("whole") for name in names}
     whole = pl.col("name").replace_strict(units, default=None, return_dtype=pl.Int32)
     part = pl.format("{} ({} of {} units)", "name", "sm_count", whole)
     product = pl.when(pl.col("sm_count") < whole).then(part).otherwise("name").alias("name")
@@ -146,35 +139,28 @@ def peak_flops(product: str | None) -> Mapping[str, int]:
     The peaks are those of dense matrices in data sheets: ``schemas/machines/peaks.toml`` has the
     numbers and their sources. Slower variants that share a GPU's name count as unknown.
     """
-    return {name: peak for name, peak in _peaks_of(product).items() if name != "units"}
-
-
-def _peaks_of(product: str | None) -> Mapping[str, int]:
-    found = (each for name, each in _peaks("product") if product and name.search(product))
-    return next(found, {})
+    peaks = _entry("peaks", "product", product)
+    return {precision: round(peak * _TERA) for precision, peak in peaks.items()}
 
 
 def peak_memory_bandwidth(product: str | None) -> int | None:
     """Return the peak memory bandwidth of a GPU by product name, bytes/s; None if it is unknown."""
     if product is None or not peak_flops(product):  # slices and mobile parts have none of either
         return None
-    return next((each["peak"] for name, each in _peaks("memory") if name.search(product)), None)
+    entry = _entry("peaks", "memory", product)
+    return round(entry["peak"] * _TERA) if entry else None
+
+
+def _entry(file: str, table: str, product: str | None) -> Mapping[str, Any]:
+    """Return the first entry of a table that is about a product, without its name; else empty."""
+    found = (each for name, each in _entries(file, table) if product and name.search(product))
+    return next(found, {})
 
 
 @cache
-def _peaks(table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, int]], ...]:
-    content = read_toml(schemas() / "machines" / "peaks.toml")
-    return tuple(
-        (
-            re.compile(each["name"]),
-            {
-                key: value if key == "units" else round(value * _TERA)
-                for key, value in each.items()
-                if key != "name"
-            },
-        )
-        for each in content[table]
-    )
+def _entries(file: str, table: str) -> tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...]:
+    entries = read_toml(schemas() / "machines" / f"{file}.toml")[table]
+    return tuple((re.compile(each.pop("name")), each) for each in entries)
 
 
 # -- machines that are known -------------------------------------------------------------------
