@@ -359,22 +359,18 @@ def _exceeds_noise(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) ->
     keys, is_own
         Columns that name a group, and the group to test.
     """
-    steps = cells["step"].n_unique()
-    known = cells.filter(pl.len().over(keys) == steps).sort(*keys, "step")
-    own, others = (
-        known.filter(of)["beyond"].to_numpy().reshape(-1, steps) for of in (is_own, ~is_own)
-    )
-    number = len(others)
-    if not own.size or not number:
-        return False
-    if steps == 1:
-        return True
-    noise = others - others.mean(axis=0) * (number > 1)
-    noise -= noise.mean(axis=1, keepdims=True)
+    own, others = cells.filter(is_own), cells.filter(~is_own)
+    steps, number = own.height, others.select(keys).n_unique()
+    if steps < 2 or not number:  # noqa: PLR2004 - of one step nothing varies
+        return bool(steps and number)
+    beyond, rest = pl.col("beyond"), pl.col("rest")
+    centred = others.with_columns(rest=beyond - (beyond.mean().over("step") if number > 1 else 0))
+    noise = centred.select(rest - rest.mean().over(keys)).to_series().to_numpy()
     freedom = (steps - 1) * max(number - 1, 1)
-    variance = (noise**2).sum() / freedom / steps * (1 + 1 / number)
-    reach = quantile(freedom, 1 - (1 - LEVEL) / len(_WHO) / (number + 1)) * np.sqrt(variance)
-    return bool((own - others).mean() > reach)
+    error = np.sqrt((noise**2).sum() / freedom / steps * (1 + 1 / number))
+    reach = quantile(freedom, 1 - (1 - LEVEL) / len(_WHO) / (number + 1)) * error
+    excess = own["beyond"].to_numpy().mean() - others["beyond"].to_numpy().mean()
+    return bool(excess > reach)
 
 
 def _recorded(ops: pl.DataFrame) -> float:
