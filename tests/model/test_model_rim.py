@@ -10,8 +10,8 @@ import pytest
 
 from tracekit.errors import UsageError
 from tracekit.model import Answer, damaged_files, traits
-from tracekit.model._checks import Check, read_checks, write_checks
 from tracekit.model._answer import TRAITS
+from tracekit.model._checks import Check, read_checks, write_checks
 
 ONE, TWO = "ops/0.parquet", "ops/1.parquet"
 

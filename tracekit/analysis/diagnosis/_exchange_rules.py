@@ -99,7 +99,7 @@ def late_buckets(facts: Facts) -> Finding | None:
     lost = facts.lost(late, "avoidable")
     whole = facts.lost(each, "avoidable")
     # No more is hidden than there is to hide it behind.
-    room = facts.busy_in_backward()
+    room = facts.lost(facts.found(kernels)["busy"], "backward")
     win = min(0.75 * lost.mean, room.mean)
     if not facts.is_worth(win) or lost.mean <= _HALF * whole.mean:
         return None
@@ -289,7 +289,9 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
     idle = facts.idle_of("behind_stage").select(*CELL, "time")
     inside = facts.found(sends)["rows"]
     lost = facts.lost(pl.concat([idle, inside]))
-    if not facts.is_worth(lost.mean) or (facts.is_of_networks and not _has_stages(facts)):
+    # Ranges, sends, or different kernels on each GPU show that these are pipeline stages.
+    have_stages = is_pipeline(facts.trace) or facts.paces.height <= 1
+    if not facts.is_worth(lost.mean) or (facts.is_of_networks and not have_stages):
         return None
     win, evidence = lost.mean / 2, [
         f"{duration(facts.lost(idle).mean)} {facts.per} in which nothing runs",
@@ -325,11 +327,6 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
         else "Compute what needs nothing from others while messages are under way (the inside of a "
         "domain before its borders), send earlier, and balance the work of ranks.",
     )
-
-
-def _has_stages(facts: Facts) -> bool:
-    """Test if GPUs are pipeline stages: ranges, sends, or different kernels on each show it."""
-    return is_pipeline(facts.trace) or facts.paces.height <= 1
 
 
 def _split_cost(facts: Facts) -> float:

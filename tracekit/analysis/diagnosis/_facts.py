@@ -379,10 +379,6 @@ class Facts:
         rest = most.with_columns(rest=pl.col("length") - pl.col("busy").fill_null(0))
         return min(self.lost(rest, "rest").most, self.step_ns)
 
-    def busy_in_backward(self) -> Lost:
-        """Return the time per step, ns, in which compute kernels of the backward pass run."""
-        return self.lost(self.found(kernels)["busy"], "backward")
-
     def shortened(self, gain: float) -> float:
         """Return by how much a step gets shorter if its GPUs have `gain` ns less work.
 

@@ -634,16 +634,15 @@ def _called(facts: Facts, calls: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _in_ranges(facts: Facts, late: pl.DataFrame) -> tuple[str, ...]:
-    by_cause = {cause: facts.lost(late.filter(pl.col("cause") == cause))
-                for cause in ("host_delay", "launch_latency")}  # fmt: skip
     words = {
         "host_delay": "before their launching call began",
         "launch_latency": "from its begin on",
     }
     return tuple(
-        f"{duration(lost.mean)} {facts.per} {words[cause]}"
-        for cause, lost in by_cause.items() if lost.mean
-    )  # fmt: skip
+        f"{duration(lost)} {facts.per} {text}"
+        for cause, text in words.items()
+        if (lost := facts.lost(late.filter(pl.col("cause") == cause)).mean)
+    )
 
 
 def profiler_overhead(facts: Facts) -> Finding | None:

@@ -80,7 +80,8 @@ class GpuWork:
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         """Table -> number of rows read."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
-        self._lost: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+        """Reason -> number of ops that were left out, or lack an attribute."""
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield ops with a time, a GPU and a process: kernels, then copies, memsets and graphs."""
@@ -97,14 +98,9 @@ class GpuWork:
         return bool(self._kept[KERNEL] or self._kept[GRAPH])
 
     @property
-    def untimed(self) -> int:
-        """Number of ops left out because they have no valid times."""
-        return self._lost["untimed"]
-
-    @property
     def losses(self) -> tuple[str, ...]:
         """Warnings for users: on ops that were left out, and on copies with unclear GPUs."""
-        return counted(self._lost, _LOST)
+        return counted(self.lost, _LOST)
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
         start, end = ops["start"], ops["end"]
@@ -113,8 +109,8 @@ class GpuWork:
         is_timed = (end >= start) & ~unknown
         timed = ops if is_timed.all(ignore_nulls=False) else ops.filter(is_timed)
         placed = with_all(timed, "deviceId", "globalPid")
-        self._lost["untimed"] += ops.height - timed.height
-        self._lost["unplaced"] += timed.height - placed.height
+        self.lost["untimed"] += ops.height - timed.height
+        self.lost["unplaced"] += timed.height - placed.height
         return placed
 
     def kernels(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -161,9 +157,9 @@ class GpuWork:
         peers = copies.filter(copies["kind"] == "p2p")
         if peers.is_empty():
             return
-        self._lost["by context"] += int(peers["by_context"].sum())
+        self.lost["by context"] += int(peers["by_context"].sum())
         ends = pl.any_horizontal(pl.col("src_ordinal", "dst_ordinal").is_null())
-        self._lost["endless"] += int(peers.select(ends.sum()).item())
+        self.lost["endless"] += int(peers.select(ends.sum()).item())
 
 
 def _else(first: pl.Series, second: pl.Series) -> pl.Series:

@@ -109,7 +109,7 @@ def read(
     ops, calls, ranges = _at_once(wanted, progress)
     mpi, overhead, os_waits = MpiCalls(export), Overhead(export), OsWaits(export)
     if not len(ops) and not len(ranges) and not mpi:
-        raise _nothing_recorded(file, metadata, work.untimed)
+        raise _nothing_recorded(file, metadata, work.lost["untimed"])
     memory, syncs = GpuMemory(export, workspace), Syncs(export, workspace)
     names = thread_names(export, nvtx.thread_names())
     threads = _threads(calls, ranges, mpi, names)
@@ -156,7 +156,7 @@ def read(
         warnings=(
             *(() if is_ours else metadata.warnings),
             *absences(
-                len(ops), work.untimed, _how_to_record_work(metadata),
+                len(ops), work.lost["untimed"], _how_to_record_work(metadata),
                 (work.has_kernels, NO_KERNELS, _RECORD_BOTH),
                 (len(calls), NO_CALLS, _RECORD_BOTH),
                 (len(ranges), NO_RANGES, _how_to_record_ranges(metadata)),

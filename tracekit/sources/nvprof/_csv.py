@@ -114,7 +114,7 @@ def read_csv(path: Path, workspace: Workspace, progress: Progress = lambda *_: N
     ops = Seen(work.batches(), workspace, *OPS)
     progress("read GPU work", size, size)
     if not len(ops):
-        reason = no_work(work.untimed)
+        reason = no_work(work.lost["untimed"])
         raise MissingDataError(f"{reason} in {path} (CSV of nvprof)", f"record with {_RECORD}")
     calls, ranges = Seen((), workspace, *HOST), Seen((), workspace, *HOST)
     identities = Identities(ops, calls, ranges, origin=0)
@@ -207,7 +207,8 @@ class _Work:
         self._header: list[str] = []
         self._units: dict[str, str] | None = None
         self._sections = 0
-        self._lost: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+        """Reason -> number of ops that were left out, or lack an attribute."""
         self._coarse = self._rounded = False
         self._times: Filter | None = None
         self._names = KernelNames()
@@ -219,11 +220,6 @@ class _Work:
         """GPUs named in cells."""
 
     @property
-    def untimed(self) -> int:
-        """Number of rows left out because they have no valid times."""
-        return self._lost["untimed"]
-
-    @property
     def remarks(self) -> tuple[str, ...]:
         """Warnings on rows that were left out, and on the precision of printed times and sizes."""
         notes = (
@@ -232,7 +228,7 @@ class _Work:
             (self._sections > 1, (f"the file has {self._sections} sections, each of which may "
              "count its times from its own start")),
         )  # fmt: skip
-        return (*counted(self._lost, _LOST), *(note for there, note in notes if there))
+        return (*counted(self.lost, _LOST), *(note for there, note in notes if there))
 
     def batches(self) -> Iterator[pl.DataFrame]:
         """Yield the ops (kernels, copies, memsets) in the order of the file.
@@ -290,13 +286,13 @@ class _Work:
         is_comment = lines.str.starts_with("==") | (lines.str.strip_chars() == "")
         lines = lines.filter(~is_comment)
         if not self._header:
-            self._lost["foreign"] += len(lines)
+            self.lost["foreign"] += len(lines)
             return
         if self._units is None and len(lines):
             self._units = self._read_units(lines[0])
             lines = lines[1:]
         rows = lines.filter(_whole_rows(lines, len(self._header)))
-        self._lost["foreign"] += len(lines) - len(rows)
+        self.lost["foreign"] += len(lines) - len(rows)
         if len(rows):
             yield self._ops(_table(rows, self._header, self._path))
 
@@ -348,9 +344,9 @@ class _Work:
         work = placed.filter(
             ~pl.col("name").str.starts_with("[") | pl.col("name").str.starts_with("[CUDA mem")
         )
-        self._lost["untimed"] += ops.height - timed.height
-        self._lost["unplaced"] += timed.height - placed.height
-        self._lost["others"] += placed.height - work.height
+        self.lost["untimed"] += ops.height - timed.height
+        self.lost["unplaced"] += timed.height - placed.height
+        self.lost["others"] += placed.height - work.height
         return work
 
     def _within(self, ops: pl.DataFrame) -> pl.DataFrame:

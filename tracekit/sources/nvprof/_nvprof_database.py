@@ -93,7 +93,8 @@ class GpuWork:
         self.rows: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
         """Table -> number of rows read."""
         self._kept: dict[str, int] = dict.fromkeys(GPU_TABLES, 0)
-        self._lost: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+        """Reason -> number of ops that were left out, or lack an attribute."""
 
     def batches(self, rows: int) -> Iterator[pl.DataFrame]:
         """Yield ops with a time, a GPU and a process: kernels, then copies, memsets and graphs."""
@@ -111,14 +112,9 @@ class GpuWork:
         return any(self._kept[table] for table in (*KERNEL_TABLES, GRAPH))
 
     @property
-    def untimed(self) -> int:
-        """Number of ops left out because they have no valid times."""
-        return self._lost["untimed"]
-
-    @property
     def losses(self) -> tuple[str, ...]:
         """Warnings, one sentence each, on ops that were left out, such as those without times."""
-        return counted(self._lost, _LOST)
+        return counted(self.lost, _LOST)
 
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
         """Drop kernels of the serial table that the table of concurrent kernels lists, too."""
@@ -126,7 +122,7 @@ class GpuWork:
             return batch
         others = self._file.read(CONCURRENT, dict.fromkeys(_IDENTITY, "int"))
         once = batch.join(others, on=_IDENTITY, how="anti", maintain_order="left")
-        self._lost["twice"] += batch.height - once.height
+        self.lost["twice"] += batch.height - once.height
         return once
 
     def _placed(self, ops: pl.DataFrame) -> pl.DataFrame:
@@ -136,9 +132,9 @@ class GpuWork:
         )
         placed = placed.drop_nulls("device")
         known = owned(placed, self._owners)
-        self._lost["untimed"] += ops.height - valid.height
-        self._lost["unplaced"] += valid.height - placed.height
-        self._lost["ownerless"] += placed.height - known.height
+        self.lost["untimed"] += ops.height - valid.height
+        self.lost["unplaced"] += valid.height - placed.height
+        self.lost["ownerless"] += placed.height - known.height
         return known.with_columns(
             context=small(pl.col("contextId")).cast(pl.Int32),
             graph_node=pl.when(pl.col("graphNodeId") != 0).then("graphNodeId"),
@@ -246,7 +242,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
     next(reading)
     if not len(ops) and not len(ranges):
         raise MissingDataError(
-            f"{no_work(work.untimed)} and no NVTX ranges in {file.path} (nvprof database)"
+            f"{no_work(work.lost['untimed'])} and no NVTX ranges in {file.path} (nvprof database)"
             f"{file.times.why_nothing}",
             f"record with {RECORD}",
         )
@@ -276,7 +272,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         },
         warnings=(
             *absences(
-                len(ops), work.untimed, _RECORD_GPU,
+                len(ops), work.lost["untimed"], _RECORD_GPU,
                 (work.has_kernels, NO_KERNELS, _RECORD_GPU),
                 (len(calls), NO_CALLS, "record with `nvprof --profile-api-trace all -o run.nvvp`"),
                 (len(ranges), NO_RANGES, f"put NVTX ranges into the program and {_RECORD_GPU}"),
