@@ -330,13 +330,10 @@ def _beyond_ideal(ops: pl.DataFrame) -> pl.DataFrame:
     row for it.
     """
     whose = ["rank", "stage"]
-    cells = _beyond(ops, _COMPUTES, *whose, "step").with_columns(
-        excess_percent=100 * (pl.col("beyond") - 1)
-    )
-    worst = pl.col("excess_percent").mean().over(whose)
-    return cells.sort(-worst, *whose, "step").select(
-        "step", "excess_percent", worker=pl.format("rank {}, stage {}", *whose)
-    )
+    excess, worst = 100 * (pl.col("beyond") - 1), pl.col("beyond").mean().over(whose)
+    cells = _beyond(ops, _COMPUTES, *whose, "step").sort(-worst, *whose, "step")
+    worker = pl.format("rank {}, stage {}", *whose)
+    return cells.select("step", excess_percent=excess, worker=worker)
 
 
 def _beyond(ops: pl.DataFrame, is_own: pl.Expr, *keys: str) -> pl.DataFrame:
@@ -430,10 +427,8 @@ def _slow_ones(
                 f"{who} takes longer": _COMPUTES,
                 f"messages or collectives of {who} take longer": ~_COMPUTES,
             }
-            ideal = {
-                text: ops.select(own & of).to_series().to_numpy() for text, of in kinds.items()
-            }
-            text = min(kinds, key=lambda text: replays.step(ideal[text]))
+            parts = ops.select((own & of).alias(text) for text, of in kinds.items())
+            text = min(kinds, key=lambda text: replays.step(parts[text].to_numpy()))
             if _exceeds_noise(_beyond(ops, kinds[text], *KEYS[key], "step"), KEYS[key], own):
                 yield f"{text.format(**worst)} than others: {share}"
 
