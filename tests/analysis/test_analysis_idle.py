@@ -93,12 +93,15 @@ def test_where_nothing_was_recorded_the_recording_may_have_paused(seen: str | No
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_silent_stretch_is_idle_time_of_each_gpu_that_waits_in_it(processes: int) -> None:
-    """Of GPUs that idle in the same pause, it was told as that of one: half of their idle time."""
+    """Of GPUs that idle in the same pause, it was told as that of one: half of their idle time.
+
+    Then the share was of all GPUs, beside the length of the pause on one of them.
+    """
     b = _simple(5_000 * US)
     for at in (10, 5_001 * US + 20):
         _launched(b, at, at + 4, at + 10, at + 900, thread=10 * (processes - 1), device=1)
     [told] = idle(b.trace()).meta["warnings"]
-    assert "in 1 stretch of idle time, 5.000 ms in all (>99.9 % of it)" in told
+    assert "in 1 stretch of idle time, 10.000 ms in all (>99.9 % of it)" in told
 
 
 def test_a_pause_of_the_recording_is_told_of_the_idle_time_asked_for() -> None:

@@ -41,10 +41,9 @@ def doubt_of_silence(trace: Trace) -> list[str]:
     idle = int(pl.concat(part["idle"] for part in parts)["ns"].sum())
     if silent <= _SAID * idle:
         return []
-    length = time_text(int(stretches["ns"].sum()))
     text = (
         f"nothing of any kind was recorded in {count(stretches.height, 'stretch')} of idle time, "
-        f"{length} in all ({percent(silent / idle)} of it): whether the host was busy or the "
+        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the host was busy or the "
         "recording paused there is unknown"
     )
     return [text]
