@@ -43,8 +43,8 @@ def doubt_of_silence(trace: Trace) -> list[str]:
         return []
     text = (
         f"nothing of any kind was recorded in {count(stretches.height, 'stretch')} of idle time, "
-        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the host was busy or "
-        "the recording paused there is unknown"
+        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the host was busy "
+        "or the recording paused there is unknown"
     )
     return [text]
 
