@@ -185,6 +185,11 @@ def near(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Trace:
         is_known &= owners.join(lines, on=owners.columns, how="anti").is_empty()
         if is_known and since <= begin and end <= until:
             return found
+    groups = launch_groups(trace)
+    whole = groups.select(pl.col("end").max() - pl.col("start").min()).item() or 0
+    if 2 * (end - begin) >= whole:  # what is left may be asked for next
+        kept[:] = [(_NEVER, -_NEVER, owners["device"], trace)]
+        return trace
     ops, start, loaders = trace["ops"], pl.col("start"), loading_threads(trace)
     reach = max((end - begin) // _FURTHER, _REACH_NS)
     around = partial(_furthest, owners=owners, edges=(begin, end), reach=reach)
