@@ -171,17 +171,6 @@ def _trains_here(config: pytest.Config) -> bool:
     return not 0 < int(worker["workerid"].removeprefix("gw")) < worker["workercount"]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Make no tests of cases for the night, half of all, where these are not run."""
-    yield
-    if metafunc.config.getoption("markexpr") == "not nightly":
-        by_day = [
-            call for call in metafunc._calls if all(mark.name != "nightly" for mark in call.marks)
-        ]
-        metafunc._calls[:] = by_day or metafunc._calls
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):

@@ -21,7 +21,7 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "tried"), [("quick", [6, 3]), ("usual", [9, 3]), ("thorough", [600, 70])]
+    ("chosen", "tried"), [("quick", [6, 3]), ("usual", [15, 3]), ("thorough", [600, 70])]
 )
 def test_random_examples(chosen: str, tried: list[int]) -> None:
     effort.choose(chosen)

@@ -657,7 +657,7 @@ def test_an_op_is_told_with_what_it_waited_for(client: Any, runs: list[tracekit.
         for op in pl.concat(
             [
                 ops.top_k(8, by="idle"),
-                ops.gather_every(max(ops.height // examples(133), 1)),
+                ops.gather_every(max(ops.height // examples(80), 1)),
                 collectives.tail(3),
             ]
         ).to_dicts():
