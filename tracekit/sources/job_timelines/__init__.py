@@ -97,7 +97,7 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror})", "check the path") from error
     if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
-        raise NotATraceError(f"cannot read the timeline {file.name}: it has no list of events")
+        raise NotATraceError(f"cannot read the timeline {file.name}: it is no list of events")
     return events
 
 
