@@ -51,7 +51,13 @@ def nvlink_of(product: str | None) -> Product | None:
     The product; None if it is unknown.
     """
     entry = _entry("products", "product", product)
-    return _product(entry) if entry else None
+    if not entry:
+        return None
+    numbers = {key: entry.get(key) for key in ("nvlink", "bricks", "brick_bandwidth")}
+    if "pcie" in entry:
+        numbers["pcie"] = int(entry["pcie"][0])
+        numbers["pcie_bandwidth"] = pcie_interface(entry["pcie"])
+    return Product(**numbers)
 
 
 def with_bandwidths(machine: Machine, products: Mapping[int, str | None]) -> Machine:
@@ -106,18 +112,6 @@ def products_of(machine: Machine) -> dict[int, str | None]:
     """Return GPU number -> product name that the machine's description states."""
     names = machine.graph.nodes(data="product")
     return {number_of(node): names[node] for node in machine.nodes("gpu")}
-
-
-def _product(entry: Mapping[str, object]) -> Product:
-    numbers = {
-        key: value
-        for key, value in entry.items()
-        if key in ("nvlink", "bricks", "brick_bandwidth") and isinstance(value, int)
-    }
-    pcie = entry.get("pcie")
-    if not isinstance(pcie, str):
-        return Product(**numbers)
-    return Product(**numbers, pcie=int(pcie[0]), pcie_bandwidth=pcie_interface(pcie))
 
 
 def products_of_gpus(devices: pl.DataFrame) -> pl.Series:

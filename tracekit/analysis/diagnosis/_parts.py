@@ -128,10 +128,7 @@ class Part:
 
     @cached_property
     def tiny(self) -> pl.DataFrame:
-        """Sequences of `RUN` or more consecutive kernels of up to `TINY_NS` each: see `runs`.
-
-        Kernels of CUDA graphs are not part of them: these are launched together already.
-        """
+        """Sequences of `RUN` or more kernels of up to `TINY_NS`, not of CUDA graphs: see `runs`."""
         return self.runs((LENGTH <= TINY_NS) & ~self._is_replayed, RUN)
 
     @cached_property

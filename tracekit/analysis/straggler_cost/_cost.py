@@ -345,16 +345,9 @@ def _beyond(ops: pl.DataFrame, is_own: pl.Expr, *keys: str) -> pl.DataFrame:
 def _exceeds_noise(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) -> bool:
     """Test if a group takes longer than others by more than the others vary between steps.
 
-    This is a t-test, corrected for the number of groups and of ways to group. The noise is that of
-    the others alone, as the group may be slow in some steps only; what all have in common in a step
-    is none. A single step shows no noise.
-
-    Parameters
-    ----------
-    cells
-        ``step, beyond`` (see `_beyond`) and the columns `keys` of groups.
-    keys, is_own
-        Columns that name a group, and the group to test.
+    This is a t-test on the rows of `_beyond` by step and group, corrected for the number of groups
+    and of ways to group. The noise is that of the others alone, as the group may be slow in some
+    steps only; what all have in common in a step is none. A single step shows no noise.
     """
     own, others = cells.filter(is_own), cells.filter(~is_own)
     steps, number = own.height, others.select(keys).n_unique()

@@ -98,8 +98,7 @@ def link_counters(
 def _samples(trace: Trace, reports: pl.DataFrame) -> pl.DataFrame:
     """Return the samples of link counters, each with start and end of the time that it covers.
 
-    A sample of a GPU covers the time since the one before, unless that is far longer than usual:
-    after a gap it covers the usual time.
+    This is the time since the sample before or, if that is far longer than usual, the usual time.
     """
     line = ["report", "device", "nic", "metric", "unit"]
     read = (
