@@ -20,7 +20,7 @@ REPORTS = (".nsys-rep", ".qdrep")
 """What only nsys reads."""
 
 
-MANY, SHARE = 3, 3
+MANY, SHARE = 5, 3
 """Of the cases of a test that has so many or more, one in so many runs by day, all at night."""
 
 

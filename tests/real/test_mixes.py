@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from effort import by_day
 
 import tracekit as tk
 from tracekit.errors import InputError
@@ -26,14 +27,10 @@ MIXES = {
         "lm_pyprof_nvprof.sqlite", "nccl_4xv100_nvlink_topology.nvvp", "66,763,806 s apart",
     ),
 }  # fmt: skip
-ALIKE = ("trainings of other machines and months", "nvprof of two years")
-"""Refused by the same rule as the first."""
 
 
-@pytest.mark.parametrize(
-    "mix",
-    [pytest.param(mix, marks=[pytest.mark.nightly] if mix in ALIKE else []) for mix in MIXES],
-)
+# The others are refused by the same rule, or by one that the tests of many jobs hold to by day.
+@pytest.mark.parametrize("mix", by_day(MIXES, next(iter(MIXES))))
 def test_reports_of_two_executions_are_refused(
     mix: str, real_trace: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from effort import by_day
 from polars.testing import assert_frame_equal
 
 import tracekit as tk
@@ -53,7 +54,11 @@ def _exported(nsys: str, report: Path, kind: str, to: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "name"), [("sqlite", "x.sqlite"), ("parquetdir", "x_pqtdir"), ("arrowdir", "x_arwdir")]
+    ("kind", "name"),
+    by_day(
+        [("sqlite", "x.sqlite"), ("parquetdir", "x_pqtdir"), ("arrowdir", "x_arwdir")],
+        ("sqlite", "x.sqlite"),
+    ),
 )
 def test_tables_are_those_of_the_report(nsys, report, direct, tmp_path, kind, name):
     path = _exported(nsys, report, kind, tmp_path / name)
