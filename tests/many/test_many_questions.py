@@ -66,8 +66,8 @@ def answers(run: tracekit.Run, number: int | None = None) -> list[str]:
     """What a run answers to the first of the questions, or to all."""
     found = [run.breakdown.answer(by, **options) for by, options in ASKED[:number]]
     if number is None:
-        found += [run.idle.answer("rank,cause"), run.collectives.answer()]
-        found += [run.links.answer("pair"), run.diagnose.answer()]
+        found += [run.idle.answer("rank,cause"), run.idle.answer(longest=3)]
+        found += [run.collectives.answer(), run.links.answer("pair"), run.diagnose.answer()]
     return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
 
@@ -206,9 +206,8 @@ def test_a_cluster_answers_of_eight_ranks_together(tmp_path, monkeypatch, real_t
     def told(run: tracekit.Run) -> list[str]:
         found = [run.breakdown.answer("kernel,rank"), run.stragglers.answer(), run.links.answer(),
                  run.links.answer("pair,stage"), run.collectives.answer("collective,bytes,rank"),
-                 run.idle.answer("communicator,cause"), run.idle.answer(longest=3),
-                 tracekit.study.answer([run]), run.latency.answer(),
-                 run.diagnose.answer()]  # fmt: skip
+                 run.idle.answer("communicator,cause"), tracekit.study.answer([run]),
+                 run.latency.answer(), run.diagnose.answer()]  # fmt: skip
         return [f"{each.rows.write_json()} {each.meta}" for each in found]
 
     here = told(tracekit.open("job", store=store))
