@@ -31,7 +31,7 @@ from tracekit.attribution import Rules, attribute
 from tracekit.errors import DamagedTraceError
 from tracekit.sources import read
 
-QUICK, MANY = 3, 1500
+QUICK, MANY = 5, 1500
 MOST_BYTES = 400 << 20
 """What a thousand small files may add to what the process holds."""
 
