@@ -17,7 +17,16 @@ import networkx as nx
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.statistics import FAR, LEVEL, NO_SLOWER, STEADY, quantile
+from tracekit.analysis.statistics import (
+    COSINES,
+    ENOUGH,
+    FAR,
+    LEVEL,
+    NO_SLOWER,
+    STEADY,
+    long_run,
+    quantile,
+)
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
 from tracekit.support.compiled import compiled
@@ -347,20 +356,27 @@ def _exceeds_noise(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) ->
 
     This is a t-test on the rows of `_beyond` by step and group, corrected for the number of groups
     and of ways to group. The noise is that of the others alone, as the group may be slow in some
-    steps only; what all have in common in a step is none. A single step shows no noise.
+    steps only; what all have in common in a step is none. A single step shows no noise. Successive
+    steps may depend on each other (`long_run`), unless they are too few to show it.
     """
-    own, others = cells.filter(is_own), cells.filter(~is_own)
-    steps, number = own.height, others.select(keys).n_unique()
-    if steps < 2 or not number:  # noqa: PLR2004 - of one step nothing varies
-        return bool(steps and number)
-    beyond, rest = pl.col("beyond"), pl.col("rest")
-    centred = others.with_columns(rest=beyond - (beyond.mean().over("step") if number > 1 else 0))
-    noise = centred.select(rest - rest.mean().over(keys)).to_series().to_numpy()
-    freedom = (steps - 1) * max(number - 1, 1)
-    error = np.sqrt((noise**2).sum() / freedom / steps * (1 + 1 / number))
-    reach = quantile(freedom, 1 - (1 - LEVEL) / len(_WHO) / (number + 1)) * error
-    excess = own["beyond"].to_numpy().mean() - others["beyond"].to_numpy().mean()
-    return bool(excess > reach)
+    steps = cells["step"].n_unique()
+    known = cells.filter(pl.len().over(keys) == steps).sort(*keys, "step")
+    own, others = (known.filter(of)["beyond"].to_numpy().reshape(-1, steps)
+                   for of in (is_own, ~is_own))  # fmt: skip
+    number = len(others)
+    if steps == 1 or not (own.size and number):
+        return bool(own.size and number)
+    noise = others - others.mean(axis=0) * (number > 1)
+    freedom, variances = steps - 1, noise.var(axis=1, ddof=1) / steps
+    if steps >= ENOUGH:
+        found = long_run(noise)
+        if found.drifts.all():
+            return False
+        freedom, variances = COSINES, found.variance
+    tried, free = len(_WHO) * (number + 1), max(number - 1, 1)
+    error = np.sqrt(variances.mean() * (number + 1) / free)
+    reach = quantile(freedom * free, 1 - (1 - LEVEL) / tried) * error
+    return bool((own - others).mean() > reach)
 
 
 def _recorded(ops: pl.DataFrame) -> float:
