@@ -272,9 +272,11 @@ def _numbered(ranges: _Ranges, text: pl.Series, inside: Array) -> RangeLayers:
     """
     coded = text.cast(pl.Categorical(pl.Categories.random()))
     codes = given(coded.to_physical(), np.int64, null=-1)
-    layers = coded.filter(~inside).drop_nulls().unique(maintain_order=True)
+    forward = np.flatnonzero(~inside & (codes >= 0))
+    layers, first = np.unique(codes[forward], return_index=True)
+    order = np.argsort(first)
     places = np.full(int(codes.max(initial=-1)) + 2, -1)  # the last one is that of no text, -1
-    places[given(layers.to_physical())] = np.arange(len(layers))
+    places[layers[order]] = np.arange(layers.size)
     numbers = given(ranges.table["range"])
     every = np.full(int(numbers[-1]) + 1 if numbers.size else 0, -1)
     joined = np.full(every.size, len(_JOINED), np.uint8)
@@ -282,7 +284,7 @@ def _numbered(ranges: _Ranges, text: pl.Series, inside: Array) -> RangeLayers:
     joined[numbers] = np.where(codes < 0, len(_JOINED), inside)
     of_range, method = pl.Series(every), pl.Series(joined)
     return RangeLayers(
-        layers.cast(pl.String),
+        text.gather(forward[first[order]]),
         of_range.set(of_range < 0, None),
         method.set(method == len(_JOINED), None).cat.to(pl.Enum(_JOINED)),
     )
