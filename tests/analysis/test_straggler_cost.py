@@ -18,6 +18,7 @@ import tracekit as tk
 from tests.effort import examples
 from tracekit.analysis.straggler_cost import straggler_cost
 from tracekit.errors import NotATraceError, UndecidedError, UnsupportedTraceError, UsageError
+from tracekit.sources import job_timelines
 from tracekit.sources.job_timelines import TIMELINE_SCHEMA
 
 MS = 1_000_000
@@ -402,9 +403,25 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
         tk.straggler_cost(path)
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", "[1]", "nonsense", '[{"ph": "X"}]'])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "no lane has a name"),
+        ('[{"ph": "X"}]', "no lane has a name"),
+        ('{"traceEvents": []}', "it is no list of events"),
+        ("[1]", "it is no list of events"),
+        ("nonsense", "Expecting value"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(NotATraceError):
+    with pytest.raises(NotATraceError, match=why):
+        tk.straggler_cost(path)
+
+
+def test_a_file_that_is_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _written(tmp_path / "timeline.json.gz", pipeline(2, 2, 2, 2, lambda *_: 1_000))
+    monkeypatch.setattr(job_timelines, "_MOST_BYTES", 1_000)
+    with pytest.raises(UnsupportedTraceError, match="has more than 1 kB"):
         tk.straggler_cost(path)

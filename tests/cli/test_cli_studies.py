@@ -196,7 +196,7 @@ def test_memory_of_an_unknown_root_was_recorded_all_the_same() -> None:
             "memory", "--table", MEMORY, "--what", what, "--root", "9", "--capacity", "16GB"
         )
         assert "no memory was recorded" not in asked.stdout
-        assert "a batch and the memory of GPU 9 in training known" in asked.stdout
+        assert "no run has a known batch and known memory of GPU 9 in training" in asked.stdout
 
 
 @pytest.mark.slow

@@ -476,7 +476,7 @@ def memory(
         tables={"points": points},
         empty="no memory was recorded"
         if points.is_empty()
-        else f"of no run are both a batch and the memory of GPU {root} in training known",
+        else f"no run has a known batch and known memory of GPU {root} in training",
         command="memory",
         figures={"figure": f"memory {_FIGURES.get(what, 'fit')}"},
         source={"root": root, "capacity": capacity},

@@ -25,6 +25,7 @@ from tracekit.errors import (
     UnsupportedTraceError,
 )
 from tracekit.support.files import StrPath
+from tracekit.support.wording import size_text
 
 __all__ = ["TIMELINE_SCHEMA", "read_job_timeline"]
 
@@ -44,7 +45,7 @@ that kind; ``start`` and ``length``: ns. The start of communication is the time 
 member came."""
 
 _LANE = re.compile(r"PP rank (\d+), TP rank (\d+), (\S+)")
-_MOST_BYTES = 2**30
+_MOST_BYTES = 10**9
 _NS = 1_000
 _MOST_US = 2**52
 
@@ -91,11 +92,16 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
     try:
         with opened(file, "rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
-        events = json.loads(data) if len(data) <= _MOST_BYTES else None
+        events = json.loads(data) if len(data) <= _MOST_BYTES else []
     except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
         raise NotATraceError(f"cannot read the timeline {file.name} ({error})") from error
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror})", "check the path") from error
+    if len(data) > _MOST_BYTES:
+        raise UnsupportedTraceError(
+            f"the timeline {file.name} has more than {size_text(_MOST_BYTES)}",
+            "keep fewer of its steps",
+        )
     if not isinstance(events, list) or not all(isinstance(each, dict) for each in events):
         raise NotATraceError(f"cannot read the timeline {file.name}: it is no list of events")
     return events
