@@ -88,7 +88,7 @@ def test_two_stages_by_hand() -> None:
     assert answer.rows["without_ns"].to_list() == [110 * MS, 140 * MS]
     assert answer.rows["win_share"].to_list() == [2.0, -1.0]
     assert answer.meta["causes"] == [
-        "stage 1 takes longer than others: 200.0 % of what stragglers cost goes with it"
+        "perhaps stage 1 takes longer than others: 200.0 % of what stragglers cost goes with it"
     ]
     # Stage 1 computes for 100, stage 0 for 60; ideal are 80 each. The slowest one is on top.
     assert answer.source.rows() == [(0, 25.0, "rank 0, stage 1"), (0, -25.0, "rank 0, stage 0")]

@@ -329,7 +329,7 @@ PlacedBy = Literal["uuid", "pci_bus", "number"]
 
 @dataclass(frozen=True)
 class Placing:
-    """Which GPU of a machine (topology) each device of a run is."""
+    """The GPUs of a machine (topology) that the devices of a run were matched to."""
 
     gpus: Mapping[int, int]
     """Number of the run's device -> number of the machine's GPU."""

@@ -163,7 +163,8 @@ def near(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Trace:
 
     These begin where each GPU's host was last ahead before the windows, since its waits from then
     on count, and end with its next op that no data loader launched. If GPUs may wait for each
-    other, all ops are kept: such waits are passed on from GPU to GPU, however far.
+    other, all ops are kept: such waits are passed on from GPU to GPU, however far. So are they if
+    the windows cover at least half of the run, to share the gaps with questions about the rest.
 
     Parameters
     ----------
@@ -187,7 +188,7 @@ def near(trace: Trace, windows: pl.DataFrame, ending: pl.DataFrame) -> Trace:
             return found
     groups = launch_groups(trace)
     whole = groups.select(pl.col("end").max() - pl.col("start").min()).item() or 0
-    if 2 * (end - begin) >= whole:  # what is left may be asked for next
+    if 2 * (end - begin) >= whole:
         kept[:] = [(_NEVER, -_NEVER, owners["device"], trace)]
         return trace
     ops, start, loaders = trace["ops"], pl.col("start"), loading_threads(trace)

@@ -422,9 +422,10 @@ def _slow_ones(
     """Yield sentences: which worker, rank or stage causes most of what stragglers cost.
 
     Its computing is named, unless ideal communication alone would save more of the cost. None is
-    named whose time does not exceed that of others by more than noise.
+    named whose time does not exceed that of others by more than noise, which a single step lacks.
     """
     workers = costs["worker"]
+    untested = "perhaps " if ops["step"].n_unique() == 1 else ""
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
     for key, who in _WHO.items():
@@ -439,7 +440,7 @@ def _slow_ones(
             parts = ops.select((own & of).alias(text) for text, of in kinds.items())
             text = min(kinds, key=lambda text: replays.step(parts[text].to_numpy()))
             if _exceeds_noise(_beyond(ops, kinds[text], *KEYS[key], "step"), KEYS[key], own):
-                yield f"{text.format(**worst)} than others: {share}"
+                yield f"{untested}{text.format(**worst)} than others: {share}"
 
 
 def _slow_links(ops: pl.DataFrame, replays: _Replays, steps: Sequence[float]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Published timelines of pipeline-parallel jobs: when each worker ran which op of which step.
+"""Read published timelines of pipeline-parallel jobs: start and length of each worker's ops.
 
 An op is a forward, a backward or a transfer of a microbatch, for example. Format: Chrome events as
 StragglerAnalysis publishes them (Lin et al., OSDI 2025), a JSON list. They contain no kernels, and

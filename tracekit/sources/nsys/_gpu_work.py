@@ -269,7 +269,7 @@ def _looked_up(keys: pl.DataFrame, known: pl.DataFrame) -> pl.Series:
 
 
 def _unequivocal(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return contexts (with ``process_gid``, the global id) of which all rows give the same GPU."""
+    """Return the contexts that have the same GPU in all rows; ``process_gid`` is a global id."""
     return rows.drop_nulls().unique().filter(pl.len().over(_KEY) == 1)
 
 

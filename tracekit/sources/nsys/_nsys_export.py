@@ -179,7 +179,7 @@ def read(
 
 
 def _at_once(parts: Mapping[str, Callable[[], Seen]], progress: Progress) -> list[Seen]:
-    """Run the functions `parts`, each of which reads a table, in parallel; return their results."""
+    """Read tables in parallel, one with each function of `parts`; return them in order."""
     with ThreadPoolExecutor(len(parts), "read") as threads:
         reading = [threads.submit(read) for read in parts.values()]
         seen = []

@@ -191,8 +191,8 @@ def write(
         Columns of the frame converted to categories; each is written in place of the frame's column
         of the same name.
     rows
-        Rows per row group; None for `GROUP_ROWS`. Short ones make it faster to read a few rows, and
-        take longer to write: as long as 3,000 rows each, as they have their own texts.
+        Rows per row group; None for `GROUP_ROWS`. With short ones a few rows are read faster, and
+        all take longer to write, as each group encodes its own texts.
 
     Returns
     -------
