@@ -12,7 +12,6 @@ Playwright and Chromium are, the page is zoomed and panned in a browser, too.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
 import shutil
@@ -29,6 +28,7 @@ from tracekit.support.batches import stoppable
 from tracekit.support.memory import keep_small
 from tracekit.view import View, keep_tiles
 from tracekit.view._asked import AskedRuns
+from tracekit.view._encoded import encoded
 
 PIXELS = "1200"
 FRAMES = """() => {
@@ -57,7 +57,7 @@ def measure(what: str, asks: list[Callable[[], object]]) -> None:
     times = []
     for ask in asks:
         wall, own = time.perf_counter(), time.process_time()
-        size = len(json.dumps(ask(), separators=(",", ":")))
+        size = len(encoded(ask()))
         times.append((time.perf_counter() - wall, time.process_time() - own, size))
     wall, own, sizes = np.array(times).T
     told = [f"{1000 * np.quantile(each, q):8.0f}" for each in (wall, own) for q in (0.5, 0.95)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
+import struct
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,7 +130,19 @@ class Client:
         query = urllib.parse.urlencode({name.strip("_"): text for name, text in given.items()})
         status, _, content = self.ask(f"/{path}?{query}" if query else f"/{path}")
         assert status == 200, content
-        return json.loads(content)
+        return json.loads(content, object_hook=_integers_of)
+
+
+def _integers_of(told: dict[str, Any]) -> Any:
+    """Return the integers that are sent as bytes, of the smallest type that holds them all."""
+    if told.keys() != {"type", "base64"}:
+        return told
+    kinds = {"i1": "b", "i2": "h", "i4": "i", "f8": "d"}
+    content, kind = base64.b64decode(told["base64"]), kinds[told["type"]]
+    found = [round(each) for (each,) in struct.iter_unpack(f"<{kind}", content)]
+    smaller = [bits for name, bits in (("i2", 7), ("i4", 15), ("f8", 31)) if name == told["type"]]
+    assert all(any(not -(1 << bits) <= each < 1 << bits for each in found) for bits in smaller)
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -203,7 +203,7 @@ def test_lanes_of_idle_time_are_what_idle_says(
 
 
 def spans_of(lane: dict[str, Any]) -> list[tuple[int, int, str, int]]:
-    found, at = [], 0
+    found, at = [], lane["begin"]
     for step, wide, stage, number in zip(
         lane["start"], lane["length"], lane["stage"], lane["number"], strict=True
     ):

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -56,6 +56,8 @@ _MOST_NEAR = 30_000
 _PIXELS = 4
 """Largest width of a bin in pixels."""
 MOST_TEXT = 300
+_OF = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY, "range": OF_RANGE}
+"""Columns that identify the lanes of a kind."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,14 @@ class _Drawn(Spans):
     @classmethod
     def of(cls, rows: pl.DataFrame) -> _Drawn:
         """Make spans of rows with the columns `DRAWN` (start, end, stage, name and others)."""
-        spans, names = spans_of(rows), rows["name"].fill_null("(no name)")
+        spans, names = spans_of(rows), rows["name"].fill_null("(no name)").cast(pl.Categorical)
         texts = names.unique()
-        place = names.replace_strict(texts, range(len(texts))).cast(pl.Int64).to_numpy()
-        number, hatched = rows["number"].to_numpy(), rows["hatched"].to_numpy().astype(np.int64)
-        return cls(spans.start, spans.end, spans.look, place, number, hatched, texts.to_list())
+        codes, known = (each.to_physical().to_numpy() for each in (names, texts))
+        places = np.zeros(known.max(initial=0) + 1, np.int64)
+        places[known] = np.arange(len(texts))
+        name, number = places[codes], rows["number"].to_numpy()
+        hatched = rows["hatched"].to_numpy().astype(np.int64)
+        return cls(spans.start, spans.end, spans.look, name, number, hatched, texts.to_list())
 
     @classmethod
     def of_no_op(cls, spans: Spans) -> _Drawn:
@@ -124,34 +129,52 @@ class _Drawn(Spans):
         return (self.start < end) & (self.end > start)
 
     def as_json(self, names: dict[str, int]) -> dict[str, Any]:
-        """Return the spans as JSON for the page: starts as differences, names as indices."""
+        """Return the spans for the page: starts as differences, names as indices.
+
+        ``begin`` is the first start.
+        """
         numbers = np.zeros(len(self.texts), np.int64)
         for used in np.flatnonzero(np.bincount(self.name)).tolist():
             numbers[used] = names.setdefault(self.texts[used], len(names))
         return {
-            "start": _differences(self.start).tolist(),
-            "length": (self.end - self.start).tolist(),
-            "name": numbers[self.name].tolist(),
-            "stage": self.look.tolist(),
-            "number": self.number.tolist(),
-            "hatched": self.hatched.tolist(),
+            "begin": int(self.start[0]) if len(self.start) else 0,
+            "start": np.diff(self.start, prepend=self.start[:1]),
+            "length": self.end - self.start,
+            "name": numbers[self.name],
+            "stage": self.look,
+            "number": self.number,
+            "hatched": self.hatched,
         }
 
 
 @dataclass(frozen=True)
 class _Read:
-    """Ops or ranges that overlap the time from `begin` to `until`; and each lane's rows of them."""
+    """Ops or ranges that overlap the time from `begin` to `until`."""
 
     begin: int
     until: int
     spans: _Drawn
-    rows: Mapping[Key, Ints]
+    keys: pl.DataFrame
+    """Columns that identify lanes, of the same rows."""
+    _rows: dict[str, Mapping[Key, Ints]] = field(default_factory=dict)
 
     def during(self, start: int, end: int, lanes: Sequence[Key]) -> dict[Key, _Drawn]:
         """Return for each lane that has any the spans that overlap an interval of time."""
         inside = self.spans.during(start, end)
-        rows = {lane: self.rows[lane] for lane in lanes if lane in self.rows}
-        return {lane: self.spans.at(each[inside[each]]) for lane, each in rows.items()}
+        every = ((lane, self._of(lane[0]).get(lane)) for lane in lanes)
+        return {lane: self.spans.at(rows[inside[rows]]) for lane, rows in every if rows is not None}
+
+    def _of(self, kind: str) -> Mapping[Key, Ints]:
+        """Return the rows of each lane of a kind; ``gpu``: of a GPU as a whole."""
+        if kind not in self._rows:
+            key = _OF[kind]
+            numbered = self.keys.select(*key).with_row_index("at")
+            known = numbered.drop_nulls(OF_WAY[:2]) if kind == "way" else numbered
+            places = known.group_by(key).agg("at")
+            lanes = [(kind, each) for each in places.select(key).iter_rows()]
+            rows = map(pl.Series.to_numpy, places["at"])
+            self._rows[kind] = dict(zip(lanes, rows, strict=True))
+        return self._rows[kind]
 
 
 class Kept(Protocol):
@@ -404,7 +427,7 @@ class RunLanes:
                 streams = {key[-1] for _, key in of_ops}
                 wanted["ops"] &= pl.col("stream").is_in(streams, nulls_equal=True)
         shown = {
-            "ops": [*of_ops, *(("gpu", key) for _, key in of_gpus)],
+            "ops": [("gpu" if lane in of_gpus else lane[0], lane[1]) for lane in of_ops],
             "range": [lane for lane in left if lane not in of_ops],
         }
         read = ahead(lambda kind: self._rows(kind, start, end, wanted[kind]), [*wanted])
@@ -439,16 +462,10 @@ class RunLanes:
         found = self._trace.during("ops" if kind == "ops" else "ranges", begin, until)
         drawn = drawn_ops(found) if kind == "ops" else drawn_ranges(self._trace, found)
         frame = drawn.filter(inside, wanted if is_long else pl.lit(value=True))
-        rows = frame.sort("start", "number").collect()
-        of_gpus = {"ops": OF_OP, "gpu": OF_OP[:1], "way": OF_WAY}
-        by_lane = dict[Key, Ints]()
-        for owner, key in (of_gpus if kind == "ops" else {kind: OF_RANGE}).items():
-            numbered = rows.select(*key).with_row_index("at")
-            known = numbered.drop_nulls(OF_WAY[:2]) if owner == "way" else numbered
-            places = known.group_by(key).agg("at")
-            lanes = [(owner, each) for each in places.select(key).iter_rows()]
-            by_lane |= zip(lanes, map(pl.Series.to_numpy, places["at"]), strict=True)
-        read = _Read(begin, until, _Drawn.of(rows), by_lane)
+        rows = frame.collect()
+        if not rows["start"].is_sorted():  # of several reports
+            rows = rows.sort("start", "number")
+        read = _Read(begin, until, _Drawn.of(rows), rows.drop(DRAWN))
         if not is_long:
             self._near[kind] = read
         return read
@@ -510,15 +527,8 @@ def _counter_lane(number: int, counter: Counter) -> Lane:
 _NONE = _Drawn.of(pl.DataFrame(schema=DRAWN))
 
 
-def _differences(values: Ints) -> Ints:
-    """Return the first value, and each further value less the one before."""
-    steps = values.copy()
-    steps[1:] -= values[:-1]
-    return steps
-
-
 def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]:
-    """Return as JSON, for the page's script, the bins of a level that are not empty."""
+    """Return for the page the bins of a level that are not empty."""
     first, last = tiles.bins(level, start, end)
     busy = {look: each[first:last].astype(np.int64) for look, each in level.busy.items()}
     count = level.count[first:last].astype(np.int64)
@@ -526,8 +536,8 @@ def _of_bins(tiles: Tiles, level: Level, start: int, end: int) -> dict[str, Any]
     return {
         "width": level.width,
         "begin": tiles.origin,
-        "bin": _differences(first + kept).tolist(),
-        "count": count[kept].tolist(),
-        "longest": level.longest[first:last][kept].tolist(),
-        "busy": {look: values for look, each in busy.items() if any(values := each[kept].tolist())},
+        "bin": np.diff(first + kept, prepend=0),
+        "count": count[kept],
+        "longest": level.longest[first:last][kept],
+        "busy": {look: values for look, each in busy.items() if (values := each[kept]).any()},
     }

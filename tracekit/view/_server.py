@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl
 
 from tracekit.errors import TracekitError
 from tracekit.support.batches import stoppable
+from tracekit.view._encoded import encoded
 
 HOST = "127.0.0.1"
 HEADER = "X-Tracekit-Token"
@@ -210,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "there is nothing here")
         answer, turns = found
         with turns.taken(self.connection, progress, self.path):
-            return json.dumps(answer(_parameters(query)), separators=(",", ":")).encode()
+            return encoded(answer(_parameters(query))).encode()
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
         is_packed = len(content) > _SMALL and "gzip" in self.headers.get("Accept-Encoding", "")

@@ -55,13 +55,14 @@ _KERNELS = {"name": pl.UInt32, "kind": pl.UInt8, "part": pl.UInt32, "ops": pl.UI
 _MOST_PARTS = 64
 """Largest number of parts of a run in which ops are summed up by name."""
 _LAST = (1 << 63) - 1
-_STAGE = pl.col("stage").cast(pl.String).fill_null(NO_STAGE)
+LOOK = pl.Enum(LOOKS)
+_STAGE = pl.col("stage").cast(LOOK).fill_null(NO_STAGE)
 _LENGTH = pl.col("end") - pl.col("start")
 _LONGEST = pl.col("longest").get(pl.col("max_ns").arg_max())
-DRAWN = pl.Schema({
-    "start": pl.Int64, "end": pl.Int64, "stage": pl.String, "number": pl.Int64, "name": pl.String,
-    "hatched": pl.Boolean,
-})  # fmt: skip
+DRAWN = pl.Schema([
+    ("start", pl.Int64), ("end", pl.Int64), ("stage", LOOK), ("number", pl.Int64),
+    ("name", pl.String), ("hatched", pl.Boolean),
+])  # fmt: skip
 """Columns by which spans are drawn: name -> type."""
 Key = tuple[str, tuple[int | None, ...]]
 """Kind of a lane, and the values that identify its spans."""
@@ -295,7 +296,7 @@ def _few(
     few = _columns(read, height, _FEW, bounds)
     few = few.with_columns(
         pl.col("start", "end") + first,
-        pl.Series("stage", LOOKS, pl.Enum(LOOKS)).gather(few["look"]),
+        pl.Series("stage", LOOKS, LOOK).gather(few["look"]),
         texts.alias("name").gather(few["name"]),
     )
     parts = few.partition_by("lane", as_dict=True, maintain_order=True)
@@ -312,17 +313,14 @@ def drawn_ops(ops: pl.LazyFrame, *more: str) -> pl.LazyFrame:
 
 def _way() -> list[pl.Expr]:
     """Return source and destination (GPU or host) of a copy; null for other ops, or if unknown."""
-    kind, host = pl.col("kind").cast(pl.String), pl.lit(HOST, pl.Int32)
-    # No `replace`: it would read all ops at once.
-    copied, is_staged = pl.col("copy_kind"), kind == "staged"
-    kind = pl.when(is_staged & (copied == "HtoD")).then(pl.lit("h2d")).when(
-        is_staged & (copied == "DtoH")
-    ).then(pl.lit("d2h")).otherwise(kind)  # fmt: skip
-    source = pl.when(kind == "h2d").then(host)
-    destination = pl.when(kind == "d2h").then(host)
+    kind, copied, host = pl.col("kind"), pl.col("copy_kind"), pl.lit(HOST, pl.Int32)
+    is_staged, is_direct = kind == "staged", kind == "p2p"
+    to_gpu = (kind == "h2d") | (is_staged & (copied == "HtoD"))
+    to_host = (kind == "d2h") | (is_staged & (copied == "DtoH"))
+    source, destination = pl.when(to_gpu).then(host), pl.when(to_host).then(host)
     return [
-        source.when(kind.is_in(["d2h", "p2p"])).then("src_device").alias("source"),
-        destination.when(kind.is_in(["h2d", "p2p"])).then("dst_device").alias("destination"),
+        source.when(to_host | is_direct).then("src_device").alias("source"),
+        destination.when(to_gpu | is_direct).then("dst_device").alias("destination"),
     ]
 
 
@@ -346,7 +344,7 @@ def drawn_ranges(trace: Trace, ranges: pl.LazyFrame | None = None) -> pl.LazyFra
 
 def looks_of(rows: pl.DataFrame) -> pl.Series:
     """Return for each row the index in `LOOKS` (style of drawing) that its stage has."""
-    return rows["stage"].replace_strict(LOOKS, range(len(LOOKS)), return_dtype=pl.Int64)
+    return rows["stage"].cast(LOOK).to_physical().cast(pl.Int64)
 
 
 def spans_of(rows: pl.DataFrame) -> Spans:

@@ -74,6 +74,16 @@ const handOver = (page, buffer, title) => new Promise((done) => {
   addEventListener("message", heard);
 });
 
+// Integers come as the bytes, in base64, of the smallest type that holds them all.
+const TYPES = { i1: Int8Array, i2: Int16Array, i4: Int32Array, f8: Float64Array };
+function plain(value) {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) return value;
+  if (!(value.type in TYPES)) return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, plain(each)]));
+  const text = atob(value.base64), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < bytes.length; i += 1) bytes[i] = text.charCodeAt(i);
+  return Array.from(new TYPES[value.type](bytes.buffer));
+}
+
 // Bins of a lane: what is drawn of each is how full it is of each stage.
 function binsOf(lane, got, stages) {
   const start = new Float64Array(got.bin.length), end = new Float64Array(got.bin.length);
@@ -380,9 +390,9 @@ class RunChart extends Chart {
     this.data.full = got.full;
     this.data.names = got.names;
     this.view.lanes = this.view.heads.map((lane, number) => {
-      const own = got.lanes[number];
+      const own = plain(got.lanes[number]);
       if (lane.kind === "counter") return samplesOf(lane, own, this.end);
-      return own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own });
+      return own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own }, own.begin);
     });
     this.have = { ...have, isFinest: this.view.lanes.every((lane) => !lane.bins) };
     clearTimeout(this.why);
@@ -404,9 +414,9 @@ class RunChart extends Chart {
     const before = full.length;
     full.push(...got.names);
     this.data.names.push(...got.names);
-    for (const [number, own] of Object.entries(got.lanes)) {
+    for (const [number, own] of Object.entries(plain(got.lanes))) {
       const lane = { ...this.view.heads[number], isKnown: true };
-      this.view.lanes[number] = own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own, name: own.name.map((name) => name + before) });
+      this.view.lanes[number] = own.width ? binsOf(lane, own, this.data.stages) : laneOf({ ...lane, ...own, name: own.name.map((name) => name + before) }, own.begin);
     }
     this.figure.dataset.explained = "yes";
     this.draw();
