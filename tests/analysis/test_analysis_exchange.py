@@ -100,6 +100,8 @@ def test_runs_of_few_steps_show_no_ends_of_a_crossing() -> None:
 @pytest.mark.parametrize(
     ("shares", "found"),
     [
+        ({16: 5}, "slower at one size"),
+        ({16: 0}, "not slower at one size"),
         ({16: 5, 32: 1}, "always slower"),
         ({16: -5, 32: 0}, "never slower"),
         ({16: -5, 32: 5}, "falls behind"),

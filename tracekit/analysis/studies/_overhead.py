@@ -286,7 +286,10 @@ def _crossing(rows: pl.DataFrame, along: str) -> dict[str, Any]:
     slower = [value > 0 for value in values]
     turns = [at for at in range(1, len(slower)) if slower[at] != slower[at - 1]]
     if not turns:
-        return {**found, "found": "always slower" if slower[0] else "never slower"}
+        several = sizes[0] < sizes[-1]
+        if slower[0]:
+            return {**found, "found": "always slower" if several else "slower at one size"}
+        return {**found, "found": "never slower" if several else "not slower at one size"}
     if len(turns) > 1:
         return {**found, "found": "several times"}
     at = turns[0]

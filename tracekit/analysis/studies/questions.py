@@ -354,8 +354,8 @@ _OVERHEAD = Json(
         "crossing?": "number or null: Size at which the overhead is 0.",
         "crossing_from?": "integer or null: Last smaller size where the opposite is shown.",
         "crossing_to?": "integer or null: First larger size where the change of sides is shown.",
-        "found?": "one of overtakes, falls behind, always slower, never slower, several times: "
-        "How the methods compare as sizes grow.",
+        "found?": "one of overtakes, falls behind, always slower, never slower, several times, "
+        "slower at one size, not slower at one size: How the methods compare as sizes grow.",
     },
     row_rules={
         "patternProperties": {
