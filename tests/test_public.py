@@ -96,8 +96,8 @@ PUBLIC = {
         REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
         Run Runs Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter UNMATCHED
         VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
-        normalised_name path_number path_texts readable_names replace_table same_machine
-        split_brackets traits with_clocks with_one_tree with_readable_names
+        is_migration normalised_name path_number path_texts readable_names replace_table
+        same_machine split_brackets traits with_clocks with_one_tree with_readable_names
     """,
     "tracekit.present": """
         ACCENT BYTE_UNITS CAUSE_COLOURS IDLE_COLOUR KIND_COLOURS PATH_COLOURS

@@ -85,7 +85,9 @@ class TestRecorders:
     def test_of_one(self, recorded: str, hint: str, builder: TraceBuilder) -> None:
         builder.op("gemm")
         trace = with_rows(builder.trace(), reports=[report(0, recorded)])
-        assert told(trace)[None, "launching calls"] == ("no", "known of 0.0 % of the ops", hint)
+        assert told(trace)[None, "launching calls"] == (
+            "no", "known of 0.0 % of launched ops", hint,
+        )  # fmt: skip
 
     def test_of_two_in_one_run(self) -> None:
         reports = [report(0, "nsys SQLite"), report(1, "PyTorch Kineto JSON")]
@@ -116,8 +118,18 @@ class TestDegrees:
         assert rows["breakdown", "time by stage"][:2] == (
             "partly", "known of 50.0 % of GPU busy time",
         )  # fmt: skip
-        assert rows[None, "launching calls"][:2] == ("partly", "known of 50.0 % of the ops")
+        assert rows[None, "launching calls"][:2] == (
+            "partly", "known of 50.0 % of launched ops",
+        )  # fmt: skip
         assert rows["breakdown", "time by iteration"] == ("yes", "1 iteration", None)
+
+    def test_no_call_launches_migrations_of_unified_memory(self, builder: TraceBuilder) -> None:
+        builder.op("gemm", 5, call=0)
+        builder.op("copy", start=40, kind="h2d", copy_kind="Unified HtoD", correlation=None)
+        assert told(builder.trace())[None, "launching calls"] == (
+            "yes", "known of 100.0 % of launched ops", None,
+        )  # fmt: skip
+        assert builder.attributed().warnings == ()
 
     @pytest.mark.parametrize(
         ("known", "said"),
@@ -141,7 +153,7 @@ class TestDegrees:
         builder.range(0, 9, "forward")
         builder.op("gemm")
         available, found, hint = told(builder.trace())["breakdown", "time by range"]
-        assert (available, found) == ("no", "1 ranges, known of 0.0 % of the ops")
+        assert (available, found) == ("no", "1 ranges, known of 0.0 % of launched ops")
         assert "NVTX ranges in the program" not in str(hint)
 
     def test_what_did_not_run_is_not_missing(self, builder: TraceBuilder) -> None:

@@ -620,12 +620,14 @@ def test_kernel_names_are_for_kernels() -> None:
         ("d2d", 1 << 30, UNKNOWN),
         ("memset", 1 << 30, UNKNOWN),
         ("unknown", 1 << 30, UNKNOWN),
+        ("Unified HtoD", 1 << 30, UNKNOWN),
     ],
 )
 def test_large_copies_from_the_host_are_input(
     kind: str, size: int | None, expected: tuple[str, str]
 ) -> None:
-    assert _within(kind=kind, bytes=size) == expected
+    migrates = {"kind": "h2d", "copy_kind": kind} if kind.startswith("Unified") else {}
+    assert _within(**{"kind": kind, "bytes": size} | migrates) == expected
 
 
 def test_nothing_known() -> None:

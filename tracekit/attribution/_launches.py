@@ -19,7 +19,7 @@ from tracekit.attribution._arrays import Array, Keys, Launched, Launchers, numbe
 from tracekit.attribution._chunks import Waiting
 from tracekit.attribution._evidence import IN_AUTOGRAD, IN_EVALUATION, RANGE_STAGE, STAGE
 from tracekit.attribution._launch_loops import count_launches, index_calls, look_up, span
-from tracekit.model import KINDS, Stream
+from tracekit.model import KINDS, Stream, is_migration
 from tracekit.support.arrays import Bits
 from tracekit.support.compiled import compiled, given
 from tracekit.support.spool import Workspace
@@ -83,7 +83,8 @@ class Launches:
     repeated: int
     """Number of calls that repeat the key (process and correlation id) of another call."""
     alone: int
-    """Number of ops without a launching call in the recording."""
+    """Number of ops without a launching call in the recording, except migrations of unified
+    memory, which no call launches."""
     earlier: tuple[int, int]
     """Of the ops in `alone`, the number that were launched before the recording began, and their
     total duration, ns. These are ops whose correlation id is lower than those of all calls of their
@@ -117,7 +118,8 @@ def link_launches(
             marked = launching[chunk]
             index.count(launched, chunk, marked, by_thread)
             launching[chunk] = marked
-        alone += missing
+        if missing:
+            alone += missing - ops.read(number, "copy_kind").select(is_migration().sum()).item()
         found.append({"call": numbers})
     earlier = _launched_earlier(ops, calls, found) if alone else (0, 0)
     lost = _lost(calls, launching)

@@ -42,7 +42,16 @@ from tracekit.attribution._op_loops import (
     number_cases,
 )
 from tracekit.attribution._rules import Entry, Rules, Unmatched, first_outcome
-from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, STAGES
+from tracekit.model import (
+    COLLECTIVE,
+    KERNEL_KINDS,
+    KIND,
+    KINDS,
+    STAGE,
+    STAGE_SOURCE,
+    STAGES,
+    is_migration,
+)
 from tracekit.support.compiled import compiled, given
 
 _WRITTEN = pl.Series([None, *STAGES])
@@ -221,7 +230,7 @@ class Stages:
         """Return two integers per op that encode all evidence for its stage (its case key)."""
         rows = CaseRows(
             launch.codes, launch.threads, given(ops["process"]), codes_of(ops["name"]),
-            given(ops["kind"].to_physical()), self._reached(ops["bytes"]), launch.structure,
+            given(ops["kind"].to_physical()), self._reached(ops), launch.structure,
             launch.on_input_stream, launch.relayed, launch.place,
         )  # fmt: skip
         keys = CaseKeys(*(np.empty(ops.height, np.int64) for _ in CaseKeys._fields))
@@ -234,12 +243,16 @@ class Stages:
             loop(rows, KindPlaces(len(KINDS), places), keys)
         return keys
 
-    def _reached(self, sizes: pl.Series) -> Array:
-        """Count the rules' size thresholds (bytes) that each size reaches; 0 if it is unknown."""
-        reached = np.zeros(len(sizes), np.int32)
-        known = sizes.is_not_null().arg_true().to_numpy()  # few: kernels have no size
-        some = sizes.drop_nulls().to_numpy()
-        reached[known] = np.searchsorted(self._thresholds, some, side="right")
+    def _reached(self, ops: pl.DataFrame) -> Array:
+        """Count the rules' size thresholds (bytes) that each op reaches; 0 if its size is unknown.
+
+        Sizes of migrations of unified memory count as unknown: they show no purpose.
+        """
+        reached = np.zeros(ops.height, np.int32)
+        known = ops["bytes"].is_not_null().arg_true()  # few: kernels have no size
+        size = pl.when(is_migration()).then(-1).otherwise("bytes")
+        some = ops.select("bytes", "copy_kind")[known].select(size).to_series().to_numpy()
+        reached[known.to_numpy()] = np.searchsorted(self._thresholds, some, side="right")
         return reached
 
     def _decide(self) -> None:

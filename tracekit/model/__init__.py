@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         VERDICT,
         VERDICTS,
         WORK_MISSING,
+        is_migration,
     )
 
 __getattr__, __dir__ = lazily(__name__)

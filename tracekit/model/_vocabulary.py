@@ -107,3 +107,8 @@ EVIDENCE = pl.Enum(EVIDENCES)
 METRIC = pl.Enum(METRICS_SAMPLED)
 TEST_RESULT = pl.Enum(TESTED)
 SYNC_TYPE = pl.Enum(SYNC_TYPES)
+
+
+def is_migration() -> pl.Expr:
+    """Return an expression: whether an op migrates pages of unified memory; no call launches it."""
+    return pl.col("copy_kind").cast(pl.String).str.starts_with("Unified").fill_null(value=False)

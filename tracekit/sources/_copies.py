@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tracekit.model import HOST_MEMORY, KIND
+from tracekit.model import HOST_MEMORY, KIND, is_migration
 
 COPY_KINDS = {
     0: ("Unknown", "unknown"),
@@ -63,9 +63,8 @@ class Copies:
         side = pl.when(pl.col("kind") == "h2d").then("srcKind").when(pl.col("kind") == "d2h").then(
             "dstKind"
         )  # fmt: skip
-        is_migration = pl.col("copy_kind").cast(pl.String).str.starts_with("Unified")
         memory = side.replace_strict(names, default=None, return_dtype=HOST_MEMORY)
-        return pl.when(is_migration).then(pl.lit("managed", HOST_MEMORY)).otherwise(memory)
+        return pl.when(is_migration()).then(pl.lit("managed", HOST_MEMORY)).otherwise(memory)
 
     def ended(self, copies: pl.DataFrame) -> pl.DataFrame:
         """Fill in the source and target GPU of copies where missing; correct the kind; add names.

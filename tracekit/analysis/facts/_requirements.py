@@ -14,7 +14,7 @@ from tracekit.analysis.calls import communicators, process_ranks, read_calls
 from tracekit.analysis.facts._verdicts import Number, is_pipeline, summarise
 from tracekit.engine import Work, has_ops, on_host
 from tracekit.errors import MissingDataError, TracekitError
-from tracekit.model import Trace, with_clocks
+from tracekit.model import Trace, is_migration, with_clocks
 from tracekit.support.wording import count
 
 Degree = Literal["no", "none", "partly", "yes"]
@@ -137,7 +137,12 @@ def _ops(facts: Facts) -> Evidence:
 
 
 def _launches(facts: Facts) -> Evidence:
-    return _share(facts.numbers["launched"], "the ops")
+    share = facts.numbers["launched"]
+    if share != 1:  # migrations of unified memory have no launch that can be recorded
+        ops = facts.trace["ops"].filter(~is_migration()).select(pl.len(), pl.col("call").count())
+        of, known = ops.collect(engine="streaming").row(0)
+        share = known / of if of else share
+    return _share(share, "launched ops")
 
 
 def _stages(facts: Facts) -> Evidence:

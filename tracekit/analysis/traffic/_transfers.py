@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.analysis.calls import excerpt, mpi_calls, within
-from tracekit.model import TRANSFERS, Trace
+from tracekit.model import TRANSFERS, Trace, is_migration
 from tracekit.support.compiled import compiled, given
 
 if TYPE_CHECKING:
@@ -177,8 +177,7 @@ def _copies(trace: Trace) -> pl.DataFrame:
             pl.lit("measured").alias("evidence"),
             pl.lit("recorded").alias("source"),
             # Whether the program itself may have made it to stage what it copied.
-            explicit=(kind != "staged")
-            & ~pl.col("copy_kind").str.starts_with("Unified").fill_null(False),  # noqa: FBT003
+            explicit=(kind != "staged") & ~is_migration(),
         )
         .sort("op")
         .collect()
