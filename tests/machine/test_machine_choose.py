@@ -123,6 +123,21 @@ def test_gpus_at_one_bus_are_of_machines_of_one_name(name: str, units: int, warn
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "units"), [("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 42), ("AMD Instinct MI300X", 38)]
+)
+@pytest.mark.parametrize("hosts", [["a"] * 3, ["a", "a", "b"]])
+def test_parts_of_one_gpu_share_its_links(name: str, units: int, hosts: list[str]) -> None:
+    sliced = devices([name] * 3).with_columns(
+        host=pl.Series(hosts), pci_bus=pl.Series(["1", "1", "2"]), uuid=pl.Series(["a", "b", "c"]),
+        sm_count=pl.lit(units), active=pl.Series([False, True, True]),
+    )  # fmt: skip
+    placed = machine_of(sliced)
+    assert placed.place == {0: 0, 1: 0, 2: 1}
+    assert [link.type for link in placed.machine.links].count("pcie") == 2
+    assert machine_of(sliced[1:2]).warnings == machine_of(sliced[:2]).warnings == ()
+
+
 def test_a_topology_of_each_host() -> None:
     """One of eight GPUs is that of each of two hosts of eight; their NICs join them."""
     hosts = pl.Series("host", ["node1"] * 8 + ["node2"] * 8)

@@ -123,6 +123,25 @@ def machine_of(
         If the file is no topology, or contradicts itself.
     """
     devices = devices.with_columns(products_of_gpus(devices))
+    whole = _whole(devices)
+    gpus = devices.filter(pl.col("device").is_in([*whole.values()]))
+    placed = _machine_of(gpus, topology, recorded)
+    parts = {part: placed.place[gpu] for part, gpu in whole.items() if gpu in placed.place}
+    return replace(placed, place={**placed.place, **parts})
+
+
+def _whole(devices: pl.DataFrame) -> dict[int, int]:
+    """Return device -> the device that stands for its GPU: of several parts of one, the same."""
+    keys = [key for key in ("host", "pci_bus") if key in devices.columns]
+    is_part = pl.col("name").str.contains(r"\bMIG\b|\(\d+ of \d+ units\)")
+    is_part &= pl.col("pci_bus").is_not_null()
+    first = pl.col("device").sort_by(~pl.col("active"), "device").first().over(keys)
+    gpu = pl.when(is_part).then(first).otherwise("device")
+    return dict(devices.select("device", gpu.alias("gpu")).rows())
+
+
+def _machine_of(devices: pl.DataFrame, topology: str | None, recorded: Sequence[str]) -> Placed:
+    """Return the machine of a run, see `machine_of`; `devices` has no two parts of one GPU."""
     hosts = _hosts(devices)
     if topology is not None:
         named = find_machine(topology)
@@ -150,14 +169,11 @@ def machine_of(
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
-    """Count devices, without parts of GPUs, that share a PCI address with another of the host."""
+    """Count devices that share a PCI address with another one of the same host."""
     if "host" not in devices.columns:
         return 0
     known = devices.drop_nulls(["host", "pci_bus", "uuid"])
-    full_gpus = known.filter(
-        ~pl.col("name").str.contains(r"\bMIG\b|\(\d+ of \d+ units\)").fill_null(value=False)
-    )
-    return full_gpus.height - full_gpus.select("host", "pci_bus").n_unique()
+    return known.height - known.select("host", "pci_bus").n_unique()
 
 
 def _placed(chosen: Machine, devices: pl.DataFrame) -> Placed:
@@ -198,7 +214,7 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
         devices if topology is None else devices.with_columns(device=pl.int_range(pl.len()))
         for devices in hosts.values()
     ]
-    each = [machine_of(devices, topology) for devices in parts]
+    each = [_machine_of(devices, topology, ()) for devices in parts]
     names = pl.concat(list(hosts.values()))["name"].drop_nulls()
     joined = not names.str.contains(_SPANS_HOSTS).any()
     between = (
