@@ -109,18 +109,26 @@ def test_a_slow_worker_is_no_length_of_sequences() -> None:
     assert cause.startswith("rank 1 takes longer than others: ")
 
 
-def test_no_one_is_named_for_noise() -> None:
-    """Two ranks take equally long, but for noise of 2 %: one was named in 7 of 8 jobs."""
+@pytest.mark.parametrize(("ranks", "wanders"), [(2, 0.0), (4, 1.0)])
+def test_no_one_is_named_for_noise(ranks: int, wanders: float) -> None:
+    """Ranks take equally long, but for noise of 2 %, or times that wander slowly.
+
+    A rank was named in 7 of 8 jobs of the former kind, and in 6 of the latter, which show that it
+    is slower, but not that it would be in further steps.
+    """
     causes = []
     for seed in range(8):
-        drawn = Random(seed)
+        drawn, drift = Random(seed), defaultdict[int, float](float)
 
-        def length(*key: Any, drawn: Random = drawn) -> int:
+        def length(*key: Any, drawn: Random = drawn, drift: dict[int, float] = drift) -> int:
+            drift[key[1]] = wanders * drift[key[1]] + drawn.uniform(-0.01, 0.01)
             base = {"forward-compute": 10, "backward-compute": 20}.get(key[3], 0)
-            return int(MS * base * drawn.uniform(1, 1.02))
+            return int(MS * base * (1 + drift[key[1]]))
 
-        causes += straggler_cost(frame(pipeline(6, 2, 1, 2, length))).meta["causes"]
-    assert causes == ["unknown"] * 8
+        causes += straggler_cost(frame(pipeline(6, ranks, 1, 2, length))).meta["causes"]
+    if wanders:
+        causes = [cause for cause in causes if not cause.startswith("perhaps rank ")]
+    assert causes == ["unknown"] * (2 if wanders else 8)
 
 
 def test_one_slow_worker_is_no_slow_stage() -> None:

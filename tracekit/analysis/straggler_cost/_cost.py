@@ -60,6 +60,7 @@ KEYS: Mapping[str, Sequence[str]] = {
 """Keys to group stragglers by."""
 _REPLAYED = 0.9
 """Least share of a recorded step that the replay must reach to be trusted."""
+_SEVERAL = 2
 _MOST_OF_IT = 0.5
 """Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
 _WHO = {
@@ -351,32 +352,48 @@ def _beyond(ops: pl.DataFrame, is_own: pl.Expr, *keys: str) -> pl.DataFrame:
     return own.group_by(keys).agg(beyond=pl.col("length").sum() / pl.col("ideal").sum())
 
 
-def _exceeds_noise(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) -> bool:
-    """Test if a group takes longer than others by more than the others vary between steps.
+def _certainty(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) -> str | None:
+    """Test if a group takes longer than others by more than noise; None if it does not.
 
     This is a t-test on the rows of `_beyond` by step and group, corrected for the number of groups
     and of ways to group. The noise is that of the others alone, as the group may be slow in some
-    steps only; what all have in common in a step is none. A single step shows no noise. Successive
-    steps may depend on each other (`long_run`), unless they are too few to show it.
+    steps only; what all have in common in a step is none. Successive steps may depend on each other
+    (`long_run`), unless they are too few to show it. So the mean of a rank must also exceed those
+    of the other ranks at its stage by more than these differ, as those of equal ranks do whose
+    times wander slowly.
+
+    Returns
+    -------
+    An empty text, or ``perhaps`` if the second test fails or a single step shows no noise.
     """
     steps = cells["step"].n_unique()
     known = cells.filter(pl.len().over(keys) == steps).sort(*keys, "step")
     own, others = (known.filter(of)["beyond"].to_numpy().reshape(-1, steps)
                    for of in (is_own, ~is_own))  # fmt: skip
     number = len(others)
-    if steps == 1 or not (own.size and number):
-        return bool(own.size and number)
+    if not (own.size and number):
+        return None
+    if steps == 1:
+        return "perhaps "
     noise = others - others.mean(axis=0) * (number > 1)
     freedom, variances = steps - 1, noise.var(axis=1, ddof=1) / steps
     if steps >= ENOUGH:
         found = long_run(noise)
         if found.drifts.all():
-            return False
+            return None
         freedom, variances = COSINES, found.variance
     tried, free = len(_WHO) * (number + 1), max(number - 1, 1)
     error = np.sqrt(variances.mean() * (number + 1) / free)
     reach = quantile(freedom * free, 1 - (1 - LEVEL) / tried) * error
-    return bool((own - others).mean() > reach)
+    if (own - others).mean() <= reach:
+        return None
+    is_peer = pl.col("stage") == pl.col("stage").filter(is_own).first() if "stage" in keys else True
+    peers = known.filter(~is_own, is_peer)["beyond"].to_numpy().reshape(-1, steps).mean(axis=1)
+    if len(peers) < _SEVERAL:
+        return ""
+    error = peers.std(ddof=1) * np.sqrt(1 + 1 / len(peers))
+    reach = quantile(len(peers) - 1, 1 - (1 - LEVEL) / (len(peers) + 1)) * error
+    return "" if own.mean() - peers.mean() > reach else "perhaps "
 
 
 def _recorded(ops: pl.DataFrame) -> float:
@@ -405,7 +422,7 @@ def _sequence_correlation(ops: pl.DataFrame) -> float | None:
 
 
 def _causes(ops: pl.DataFrame, correlation: float | None, slow: Sequence[str]) -> list[str]:
-    found = [*slow[:1]]
+    found = sorted(slow, key=lambda text: text.startswith("perhaps"))[:1]
     collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
     if collected.height:
         total = sum(collected["length"]) / 1e6
@@ -425,7 +442,6 @@ def _slow_ones(
     named whose time does not exceed that of others by more than noise, which a single step lacks.
     """
     workers = costs["worker"]
-    untested = "perhaps " if ops["step"].n_unique() == 1 else ""
     several = {key: workers[key].n_unique() > 1 for key in ("rank", "stage")}
     several["worker"] = all(several.values())  # else it is a rank or a stage, too
     for key, who in _WHO.items():
@@ -439,8 +455,9 @@ def _slow_ones(
             }
             parts = ops.select((own & of).alias(text) for text, of in kinds.items())
             text = min(kinds, key=lambda text: replays.step(parts[text].to_numpy()))
-            if _exceeds_noise(_beyond(ops, kinds[text], *KEYS[key], "step"), KEYS[key], own):
-                yield f"{untested}{text.format(**worst)} than others: {share}"
+            beyond = _beyond(ops, kinds[text], *KEYS[key], "step")
+            if (certainty := _certainty(beyond, KEYS[key], own)) is not None:
+                yield f"{certainty}{text.format(**worst)} than others: {share}"
 
 
 def _slow_links(ops: pl.DataFrame, replays: _Replays, steps: Sequence[float]) -> Iterator[str]:
