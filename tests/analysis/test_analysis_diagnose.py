@@ -225,10 +225,17 @@ def test_late_launches_are_half_won_by_cheaper_ones() -> None:
 
 @pytest.mark.parametrize(("replays", "is_advised"), [(0, True), (1, True), (4, False)])
 def test_who_replays_graphs_already_is_not_told_to(replays: int, *, is_advised: bool) -> None:
-    """Each step is late by 100 us; `replays` of four steps are late at a CUDA graph."""
+    """Each step is late by 100 us; `replays` of four steps are late at a CUDA graph.
+
+    Graphs that another process launches in the same nanosecond are its own.
+    """
     b = _late_kernels(None)
+    graph = {"name": "cudaGraphLaunch_v10000"}
+    b.thread(10)
+    others = [{**call, "process": 1, "thread": 10, **graph} for call in b.rows["calls"]]
     for call in b.rows["calls"][1 : 2 * replays : 2]:
-        call["name"] = "cudaGraphLaunch_v10000"
+        call.update(graph)
+    b.rows["calls"] += others
     row = _found(b.trace())["launch_bound"]
     assert ("Launch less: CUDA graphs" in row["advice"]) is is_advised
     assert row["confidence"] == ("measured" if is_advised else "likely")
