@@ -216,7 +216,7 @@ class TestGaps:
         check(structure, program)
         assert structure.steps.height == 4
         assert (
-            "gradients are accumulated: 8 gaps contain only a forward pass,"
+            "gradients are accumulated: 8 gaps contain no update,"
             " and 12 backward passes make 4 steps"
         ) in structure.evidence
 
@@ -304,17 +304,25 @@ class TestGaps:
         assert found(program).steps.height == sum(CALLS)
         assert found(program).contradictions == ()
 
-    @pytest.mark.parametrize(("length", "after"), [(7, "F"), (12, "B")])
+    @pytest.mark.parametrize(("length", "after"), [(7, "-"), (12, "B")])
     def test_forward_passes_that_fill_a_pipeline_are_no_evaluation(
         self, length: int, after: str
     ) -> None:
-        """What starts before the pass ends sends none of its results: a backward pass waits."""
+        """What starts before the pass ends sends none of its results: a backward pass waits.
+
+        Other messages next to a backward pass are of it or of the forward pass beside it. Those
+        between backward passes are of these, which counted as one.
+        """
         forward = "m:send_recv@9/F m:gemm/F m:relu/F m:softmax/F "
-        full = forward * 3 + BACKWARD + (forward + f"m:send_recv@8/{after} " + BACKWARD) * 2
+        turn = forward.replace("recv@9/F", "recv@9/-") + f"m:send_recv@8/{after} " + BACKWARD
         drained = ("m:send_recv@9/B " + BACKWARD) * 2
-        program = Program(length=length).run(full + drained + UPDATE, 5)
-        check(found(program), program)
-        assert found(program).steps.height == 5
+        program = Program(length=length).run(
+            forward * 3 + BACKWARD + turn * 2 + drained + UPDATE, 5
+        )
+        structure = found(program)
+        check(structure, program)
+        assert structure.steps.height == 5
+        assert structure.gaps == 24
 
     @pytest.mark.parametrize("tests", [1, 2, 5])
     def test_a_pipeline_evaluates_by_passes_that_its_steps_do_not_need(self, tests: int) -> None:

@@ -212,11 +212,15 @@ def _prepares(lane: Lane, copied: Array, stage: Array) -> Array:
 
 
 def _place_messages(turns: Turns, stage: Array, *, pipeline: bool) -> None:
-    """Set the stage of messages between processes that begin before the kernel before them ends.
+    """Set the stage of messages between processes that are not known to be of a forward pass.
 
-    They send no result of that kernel. If no layer comes before the next backward pass, that waits
-    for them (BP). If none came since the last one, but a copy on another stream, and the forward
-    pass sends as well, they are of the next batch (IO); in a `pipeline` they may be received.
+    In a `pipeline`, those with no kernel but backward passes around them are BP, and those between
+    the kernels of a forward and a backward pass are of either, so that their stage is unknown.
+
+    Messages that begin before the kernel before them ends send no result of it. If no layer comes
+    before the next backward pass, that waits for them (BP). If none came since the last one, but a
+    copy on another stream, and the forward pass sends as well, they are of the next batch (IO); in
+    a `pipeline` they may be received.
     """
     lane, work = turns.lane, turns.lane.work
     is_sent = work.collective == SEND_RECV
@@ -231,6 +235,12 @@ def _place_messages(turns: Turns, stage: Array, *, pipeline: bool) -> None:
     is_last = (total_in(layer, sent, stop) == 0) & (gap < turns.bursts.size)
     is_fed = (total_in(layer, begin, sent) == 0) & (total_in(copied, begin, sent) > 0)
     is_fed &= (total_in(is_sent, sent, stop) > 1) & (not pipeline)
+    if pipeline:
+        follows = (stop > sent) & (gap > 0) & (total_in(lane.kernel, begin, sent) == 0)
+        precedes = (stop > sent) & (total_in(lane.kernel, sent, stop) == 0)
+        precedes &= gap < turns.bursts.size
+        stage[sent[follows ^ precedes]] = NOTHING
+        stage[sent[follows & precedes]] = BP
     stage[sent[is_early & is_fed]] = IO
     stage[sent[is_early & is_last]] = BP
 
@@ -415,7 +425,7 @@ def _evidence(turns: Turns, parts: Parts, pair: Pair, numbered: Numbered) -> tup
     lines.append(usual)
     if parts.accumulating:
         lines.append(
-            f"gradients are accumulated: {parts.accumulating:,} gaps contain only a forward pass, "
+            f"gradients are accumulated: {parts.accumulating:,} gaps contain no update, "
             f"and {turns.bursts.size:,} backward passes make {int(numbered.bursts[-1]) + 1:,} steps"
         )
     if numbered.several:

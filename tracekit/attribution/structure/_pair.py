@@ -17,7 +17,7 @@ import numpy as np
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.attribution.structure._kernel_hints import Lane
 from tracekit.attribution.structure._sequences import distinct, kinds_of, total_in
-from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, Array
+from tracekit.attribution.structure._work import D2H, GRAPH, H2D, REDUCTIONS, SEND_RECV, Array
 
 _TWO = 2
 _CANDIDATES = 8
@@ -203,6 +203,7 @@ def take_turns(lane: Lane, pair: Pair) -> tuple[Turns, Array]:
     edges = np.flatnonzero(backward[1:] != backward[:-1])
     begins, ends = edges[::2], edges[1::2]
     between, until = ends[:-1], begins[1:]
-    stray = (until - between <= THRESHOLDS.stray) & (total_in(of_pair.layer, between, until) == 0)
+    parts = of_pair.layer | (of_pair.work.collective == SEND_RECV)
+    stray = (until - between <= THRESHOLDS.stray) & (total_in(parts, between, until) == 0)
     kept = np.concatenate(([True], ~stray))
     return Turns(of_pair, begins[kept], ends[np.append(kept[1:], True)]), rows
