@@ -49,7 +49,9 @@ def _linked(
     op_rows = pl.DataFrame(
         [(process, 0, correlation) for process, correlation in ops], integers, orient="row"
     )
-    op_rows = op_rows.with_columns(kind=pl.lit("compute"), device=pl.lit(0, pl.Int32))
+    op_rows = op_rows.with_columns(
+        kind=pl.lit("compute"), device=pl.lit(0, pl.Int32), copy_kind=pl.lit(None, pl.String)
+    )
     call_rows = pl.DataFrame(
         [(process, thread, correlation) for thread, (process, correlation) in calls],
         integers,
