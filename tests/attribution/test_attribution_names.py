@@ -545,6 +545,10 @@ KERNELS: dict[str | None, str] = {
         void sgd_update_kernel<float>(float*)
         adagrad_kernel
         void momentum_update<float>(float*)
+        void tensorflow::functor::ApplyAdamKernel<float>(int, float*)
+        void tensorflow::functor::ApplyKerasMomentumKernel<float>(int, float*)
+        void phi::AdamKernelREG<float, float>(float)
+        RMSPropKernel
         ncclDevKernel_AllReduce_Sum_f32_RING_LL
         ncclDevKernel_Generic
         nvshmemi_proxy_kernel
@@ -560,6 +564,8 @@ KERNELS: dict[str | None, str] = {
         triton_poi_fused_add_mul_0
         void cub::DeviceScanKernel<float>(float*)
         fused_rope_kernel
+        fill_scalars_kernel
+        updateMomentumKernel
     """,
 }  # fmt: skip
 
