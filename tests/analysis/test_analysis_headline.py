@@ -20,8 +20,12 @@ def _run(
     *,
     collective: dict[int, int] | None = None,
     late: dict[int, int] | None = None,
+    tested: dict[int, int] | None = None,
 ) -> Trace:
-    """Steps of a forward pass and an all-reduce; `late`, how much later a step's kernels begin."""
+    """Steps of a forward pass and an all-reduce; `late`, how much later a step's kernels begin.
+
+    `tested` is how long evaluation takes after a step.
+    """
     b, at = TraceBuilder(), 0
     for number, length in enumerate(forward):
         wait, exchange = (late or {}).get(number, 0), (collective or {}).get(number, 100)
@@ -33,6 +37,9 @@ def _run(
         b.op("nccl", at=at + 2, start=begin, end=begin + exchange * US, kind="collective",
              collective="all_reduce", stage="WU")  # fmt: skip
         at = begin + exchange * US
+        if metric := (tested or {}).get(number):
+            b.op("metric", at=at, start=at, end=at + metric * US, stage="ME")
+            at += metric * US
     return b.trace()
 
 
@@ -50,6 +57,9 @@ def test_an_outlier_is_named_with_its_cause() -> None:
     other = compare(_run(STEADY, late={5: 7_000}), _run(QUICK)).meta["headline"]
     assert "without step 5 of A (7.00 ms more idle) B is faster by 20.00 us" in other
     longer = compare(_run(STEADY), _run([*QUICK[:5], 5_000, *QUICK[6:]])).meta["headline"]
+    tested = {1: 5_000, 5: 6_000}
+    found = compare(_run(STEADY), _run(QUICK, tested=tested)).tables["outliers"]
+    assert found["cause"].to_list() == ["metric of 5.00 ms", "metric of 6.00 ms"]
     assert "without step 5 of B (fw of 5.00 ms) B is faster by 20.00 us" in longer
 
 

@@ -189,10 +189,11 @@ def _cause(trace: Trace, run: Measured, number: int, *, sign: int) -> str:
     """
     part = pl.col("part").replace({"between_steps": "idle"})
     each = run.parts.group_by(part, "iteration").agg(pl.col("length_ns").sum())
-    usual = each.group_by("part").agg(usual=pl.col("length_ns").median())
-    growth = usual.join(each.filter(pl.col("iteration") == number), on="part", how="left")
-    more = sign * (pl.col("length_ns").fill_null(0) - pl.col("usual"))
-    longest, length = growth.select("part", more=more).sort(-pl.col("more")).row(0)
+    ns = pl.col("length_ns")
+    own = ns.filter(pl.col("iteration") == number).sum()
+    usual = ns.extend_constant(0, len(run.iterations) - pl.len()).median()
+    growth = each.group_by("part").agg(more=sign * (own - usual))
+    longest, length = growth.sort("more", "part", descending=True).row(0)
     length /= max(1, run.devices)
     how = "more" if sign > 0 else "less"
     if longest == "idle":
