@@ -88,7 +88,7 @@ def test_where_nothing_was_recorded_the_recording_may_have_paused(seen: str | No
         trace = _with(trace, metrics=[row | {"time": at, "unit": "percent"} for at in times])
     told = [text for text in idle(trace).meta.get("warnings", ()) if "recording paused" in text]
     assert bool(told) is (seen is None)
-    assert not told or "in 1 stretch of idle time, 5.000 ms in all (>99.9 % of it)" in told[0]
+    assert not told or "5.000 ms in all (>99.9 % of idle time)" in told[0]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -101,14 +101,29 @@ def test_a_silent_stretch_is_idle_time_of_each_gpu_that_waits_in_it(processes: i
     for at in (10, 5_001 * US + 20):
         _launched(b, at, at + 4, at + 10, at + 900, thread=10 * (processes - 1), device=1)
     [told] = idle(b.trace()).meta["warnings"]
-    assert "in 1 stretch of idle time, 10.000 ms in all (>99.9 % of it)" in told
+    assert "in 1 stretch of the longest waits for the host, 10.000 ms in all (>99.9 %" in told
+
+
+def test_of_equally_long_silences_the_same_are_told_each_time() -> None:
+    """Another choice of the longest ones was told at each call, as those of the whole run."""
+    b = TraceBuilder()
+    for n in range(12):
+        for device in (0, 1):
+            at = (5_000 * n + 2_000 * device) * US
+            _launched(b, at, at + 4, at + 10, at + 900, thread=10 * device, device=device)
+    told = {idle(b.trace()).meta["warnings"][0] for _ in range(5)}
+    assert len(told) == 1
+    assert "in 4 stretches of the longest waits for the host, 23.993 ms in all" in told.pop()
 
 
 def test_a_pause_of_the_recording_is_told_of_the_idle_time_asked_for() -> None:
     """A pause outside of the selection was told, too."""
     b = _simple(5_000 * US)
     _launched(b, 6_000 * US, 6_000 * US + 4, 6_000 * US + 10, 6_001 * US)
-    parts = {(5_100, 6_000): None, (3_000, 6_000): "in 1 stretch of idle time, 2.001 ms in all"}
+    parts = {
+        (5_100, 6_000): None,
+        (3_000, 6_000): "in 1 stretch of the longest waits for the host, 2.001 ms in all",
+    }
     for between, text in parts.items():
         stretch = Stretch(between=(between[0] * US, between[1] * US))
         warned = idle(b.trace().limited_to(stretch)).meta.get("warnings", [])

@@ -42,9 +42,9 @@ def doubt_of_silence(trace: Trace) -> list[str]:
     if silent <= _SAID * idle:
         return []
     text = (
-        f"nothing of any kind was recorded in {count(stretches.height, 'stretch')} of idle time, "
-        f"{time_text(silent)} in all ({percent(silent / idle)} of it): whether the host was busy "
-        "or the recording paused there is unknown"
+        f"nothing of any kind was recorded in {count(stretches.height, 'stretch')} of the longest "
+        f"waits for the host, {time_text(silent)} in all ({percent(silent / idle)} of idle time): "
+        "whether the host was busy or the recording paused there is unknown"
     )
     return [text]
 
@@ -55,7 +55,7 @@ def _of_part(trace: Trace) -> Frames:
     pieces = cut(idle_pieces(trace, windows).pieces, windows)
     of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
     waits = of_host.select("start", "end").filter(_LENGTH >= _LONG_NS)
-    silent = _silent(trace, waits.unique().top_k(_EXAMINED, by=_LENGTH))
+    silent = _silent(trace, waits.unique().sort(-_LENGTH, "start").head(_EXAMINED))
     within = (pl.col("start") >= pl.col("start_right")) & (pl.col("end") <= pl.col("end_right"))
     idling = silent.join(waits, how="cross").filter(within)
     return {
