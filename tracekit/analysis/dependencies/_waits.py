@@ -370,10 +370,11 @@ class Batches:
         evident, loading = (
             self.taken.filter("waited").select(pl.col("evident", "loading").sum()).row(0)
         )
-        if self.slept_is_known and 2 * evident < loading:
+        if 2 * evident < loading:
+            sleep = "does not sleep" if self.slept_is_known else "may be awake"
             return (
                 "most time that counts as waiting for a loader lies between steps, while the "
-                "thread does not sleep: it may be something else, such as writing a file"
+                f"thread {sleep}: it may be something else, such as writing a file"
             )
         waits = self.taken.filter("waited")["loading"]
         longest, total = waits.max() or 0, waits.sum()
