@@ -228,6 +228,21 @@ def test_nvtx_says_no_types_so_names_of_kernels_that_multiply_do() -> None:
     assert only("aten::add, sizes = [[5], [5], []]", "add<float, float>")["bytes"] is None
 
 
+def test_of_a_table_only_the_rows_that_are_looked_up_are_read() -> None:
+    """PyProf names two operators; of the outer one, whose table comes second, all was read."""
+    b = TraceBuilder()
+    indices = "{'name': '', 'type': 'tensor', 'shape': (3, 2), 'dtype': 'int64'}"
+    rows = "{'name': '', 'type': 'tensor', 'shape': (100, 8), 'dtype': 'float16'}"
+    for depth, (module, given) in enumerate(
+        [("torch.nn.functional", (indices, rows)), ("torch", (rows, indices))]
+    ):
+        name = f"{{'mod': '{module}', 'op': 'embedding', 'args': [{', '.join(given)}]}}"
+        b.range(depth, 100 - depth, name)
+    b.op("gather", at=10)
+    (found,) = roofline(b.trace()).rows.to_dicts()
+    assert (found["operator"], found["bytes"]) == ("embedding", 6 * 8 + 2 * 2 * 6 * 8)
+
+
 def test_a_range_of_a_user_is_no_operator() -> None:
     assert only("sum", payload=kineto([[10, 8]]))["operator"] is None
 
