@@ -233,10 +233,10 @@ def test_of_a_table_only_the_rows_that_are_looked_up_are_read() -> None:
     b = TraceBuilder()
     indices = "{'name': '', 'type': 'tensor', 'shape': (3, 2), 'dtype': 'int64'}"
     rows = "{'name': '', 'type': 'tensor', 'shape': (100, 8), 'dtype': 'float16'}"
-    for depth, (module, given) in enumerate(
+    for depth, (module, tensors) in enumerate(
         [("torch.nn.functional", (indices, rows)), ("torch", (rows, indices))]
     ):
-        name = f"{{'mod': '{module}', 'op': 'embedding', 'args': [{', '.join(given)}]}}"
+        name = f"{{'mod': '{module}', 'op': 'embedding', 'args': [{', '.join(tensors)}]}}"
         b.range(depth, 100 - depth, name)
     b.op("gather", at=10)
     (found,) = roofline(b.trace()).rows.to_dicts()
