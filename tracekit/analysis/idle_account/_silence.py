@@ -50,17 +50,23 @@ def doubt_of_silence(trace: Trace) -> list[str]:
 
 
 def _of_part(trace: Trace) -> Frames:
-    """Return silent stretches (``ns``, and number of ``gpus`` idle in each) and idle time, ns."""
+    """Return silent stretches (``ns``, and number of ``gpus`` idle in each) and idle time, ns.
+
+    There is none to report, and no table is read, if all long waits are too short for a warning.
+    """
     windows = idle_windows(trace, skip=0, per_iteration=False)
     pieces = cut(idle_pieces(trace, windows).pieces, windows)
     of_host = pieces.filter(pl.col("cause").is_in(["host_delay", "between_steps"]))
     waits = of_host.select("start", "end").filter(_LENGTH >= _LONG_NS)
-    silent = _silent(trace, waits.unique().sort(-_LENGTH, "start").head(_EXAMINED))
+    idle = pieces.select(ns=_LENGTH.sum())
+    is_much = waits.select(_LENGTH.sum()).item() > _SAID * idle.item()
+    longest = waits.unique().sort(-_LENGTH, "start").head(_EXAMINED if is_much else 0)
+    silent = _silent(trace, longest)
     within = (pl.col("start") >= pl.col("start_right")) & (pl.col("end") <= pl.col("end_right"))
     idling = silent.join(waits, how="cross").filter(within)
     return {
         "silent": idling.group_by("start", "end").agg(gpus=pl.len()).select("gpus", ns=_LENGTH),
-        "idle": pieces.select(ns=_LENGTH.sum()),
+        "idle": idle,
     }
 
 
