@@ -362,6 +362,10 @@ def numbered_alike(trace: Trace) -> Trace:
 
     A trace in which some recorded number occurs in all processes is returned unchanged.
     """
+    return trace.once(_numbered_alike)
+
+
+def _numbered_alike(trace: Trace) -> Trace:
     iterations = trace.read("iterations")
     if iterations.is_empty() or not common_numbers(iterations).is_empty():
         return trace
