@@ -58,8 +58,8 @@ def test_an_outlier_is_named_with_its_cause() -> None:
     assert "without step 5 of A (7.00 ms more idle) B is faster by 20.00 us" in other
     longer = compare(_run(STEADY), _run([*QUICK[:5], 5_000, *QUICK[6:]])).meta["headline"]
     tested = {1: 5_000, 5: 6_000}
-    found = compare(_run(STEADY), _run(QUICK, tested=tested)).tables["outliers"]
-    assert found["cause"].to_list() == ["metric of 5.00 ms", "metric of 6.00 ms"]
+    causes = compare(_run(STEADY), _run(QUICK, tested=tested)).tables["outliers"]["cause"]
+    assert causes.to_list() == ["metric of 5.00 ms", "metric of 6.00 ms"]
     assert "without step 5 of B (fw of 5.00 ms) B is faster by 20.00 us" in longer
 
 
