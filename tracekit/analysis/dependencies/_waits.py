@@ -362,28 +362,26 @@ class Batches:
         Reasons: most of the time lies in ranges other than input; the thread is awake for most of
         the time; or one wait makes up most of the time.
         """
-        if elsewhere := _elsewhere(self.trace, self.taken.filter("waited")):
+        waited = self.taken.filter("waited")
+        if elsewhere := _elsewhere(self.trace, waited):
             return (
                 "most time that counts as waiting for a loader lies in ranges between steps: "
                 f"{elsewhere}; if these do not wait for input, a faster loader wins less"
             )
-        evident, loading = (
-            self.taken.filter("waited").select(pl.col("evident", "loading").sum()).row(0)
-        )
+        evident, loading = waited.select(pl.col("evident", "loading").sum()).row(0)
         if 2 * evident < loading:
             sleep = "does not sleep" if self.slept_is_known else "may be awake"
             return (
                 "most time that counts as waiting for a loader lies between steps, while the "
                 f"thread {sleep}: it may be something else, such as writing a file"
             )
-        waits = self.taken.filter("waited")["loading"]
-        longest, total = waits.max() or 0, waits.sum()
+        longest: Any = waited["loading"].max() or 0
         usual: Any = self.taken["lag"].median() or 0
-        least = max(total / 2, _AWAITED_SHARE * usual)
+        least = max(loading / 2, _AWAITED_SHARE * usual)
         if self.taken.height < _SEVERAL or longest <= least:
             return ""
         return (
-            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / total:.0f} % of the "  # type: ignore[operator]
+            f"one wait of {longest / 1e6:,.1f} ms is {100 * longest / loading:.0f} % of the "
             "time that counts as waiting for a loader: it may be something else, such as an "
             "evaluation or a new run"
         )
