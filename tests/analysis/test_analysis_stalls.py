@@ -153,6 +153,22 @@ def test_waits_are_unknown_where_nothing_tells_them_from_others() -> None:
         assert (of_run["wait_ns"], of_run["data_stall_share"]) == (None, None)
 
 
+@pytest.mark.parametrize(("named", "waited"), [(None, None), (5, None), (45, 45 * MS)])
+def test_what_the_host_does_between_steps_may_be_a_wait(
+    named: int | None, waited: int | None, b: TraceBuilder
+) -> None:
+    """Of a loader that was waited for in the `for` statement, 0 ms were told: copies show input."""
+    for step in range(3):
+        at = 60 * MS * step
+        b.iteration(step, at, at + 10 * MS)
+        if named is not None:
+            b.range(at + 12 * MS, at + (12 + named) * MS, "next batch", stage="IO")
+        b.op("copy", at, start=at, end=at + 2 * MS, kind="h2d", stage="IO", iteration=step)
+        b.op("gemm", at + 1, start=at + 2 * MS, end=at + 10 * MS, stage="FP", iteration=step)
+    row = data_stalls(b.trace()).row(0, named=True)
+    assert (row["idle_ns"], row["wait_ns"]) == (100 * MS, waited and 2 * waited)
+
+
 def test_bars_are_as_long_as_windows_where_waits_are_unknown_too() -> None:
     """Idle time of unknown cause was in no part: a bar of 100 ms ended at 32."""
     unknown = TraceBuilder()

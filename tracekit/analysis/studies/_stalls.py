@@ -40,6 +40,10 @@ _ASLEEP = ("wait", "off_cpu")
 _SUMS = (
     "window_ns", "kernel_ns", "idle_ns", "wait_ns", "input_ns", "data_stall_ns", "other_idle_ns",
 )  # fmt: skip
+_SHARES = {
+    name: pl.when(pl.col("window_ns") > 0).then(pl.col(part) / pl.col("window_ns"))
+    for name, part in (("utilisation", "kernel_ns"), ("data_stall_share", "data_stall_ns"))
+}
 
 STALLS = pl.Schema(
     {
@@ -62,7 +66,7 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     Times are sums over the steps that are not skipped or cut; in a run without iterations, over the
     time from a device's first to its last op. Waiting for input is idle time with the cause
     ``input``, as in `tracekit.analysis.idle_time.idle`; it is null if no launch was recorded, or if
-    nothing that shows input was recorded. If no kernel was recorded, ``kernel_ns`` and ``input_ns``
+    nothing tells it from other waits. If no kernel was recorded, ``kernel_ns`` and ``input_ns``
     (the time of copies beside which no kernel runs) are null.
 
     Parameters
@@ -90,15 +94,17 @@ def data_stalls(trace: Trace, *, skip: int = 0) -> pl.DataFrame:
     ops = trace["ops"].select(*_OWNER, *_SPAN, pl.col("kind", "stage").cast(pl.String)).collect()
     windows = step_windows(trace, skip)
     layered = ops.select(*_OWNER, *_SPAN, layer=_layer(), is_kernel=pl.col("kind").is_in(_KERNELS))
-    outside = _outside(ops, windows)
-    return _table(windows, layered, _waits(trace, windows), outside)
+    return _table(windows, layered, _waits(trace, windows), _outside(ops, windows))
 
 
-def _shows_input(trace: Trace) -> bool:
-    """Test whether sleeps of threads, or ranges or ops of the stage input, were recorded."""
+def _signs(trace: Trace) -> tuple[bool, bool]:
+    """Return whether sleeps of threads were recorded, and ranges or ops of the stage input."""
     is_input = pl.col("stage") == "IO"
-    signs = {"ranges": is_input, "ops": is_input, "host": pl.col("group").is_in(_ASLEEP)}
-    return any(trace[table].filter(sign).head(1).collect().height for table, sign in signs.items())
+    signs = {"host": pl.col("group").is_in(_ASLEEP), "ranges": is_input, "ops": is_input}
+    sleeps, *inputs = (
+        trace[table].filter(sign).head(1).collect().height for table, sign in signs.items()
+    )
+    return bool(sleeps), any(inputs)
 
 
 def _outside(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -133,15 +139,21 @@ def _layer() -> pl.Expr:
 def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     """Return ``process, device, wait_ns, rests_on``: idle time caused by input, and its evidence.
 
-    No rows if the recording cannot tell waits for input from others.
+    No rows if the recording cannot tell waits for input from others: where no sleeps of threads
+    were recorded, and GPUs idle longer between steps than they are known to wait for input.
     """
+    nothing = windows.clear().select(_OWNER)
+    nothing = nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
     launched = trace["ops"].filter(pl.col("launch_start").is_not_null()).head(1).collect()
-    if launched.is_empty() or not _shows_input(trace):
-        nothing = windows.clear().select(_OWNER)
-        return nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
+    sleeps, has_input = _signs(trace)
+    if launched.is_empty() or not (sleeps or has_input):
+        return nothing
     counting = windows.with_columns(iteration=pl.col("counts").cast(pl.Int64))
-    found = idle_sums(trace, counting, ["iteration"]).pieces
-    on_input = found.filter(pl.col("cause") == "input", pl.col("iteration") == 1)
+    found = idle_sums(trace, counting, ["iteration"]).pieces.filter(pl.col("iteration") == 1)
+    on_input, between = (found.filter(cause=cause) for cause in ("input", "between_steps"))
+    few = _OUTSIDE * windows.filter("counts").select(_LENGTH.sum()).item()
+    if not sleeps and between["idle_ns"].sum() > max(on_input["idle_ns"].sum(), few):
+        return nothing
     each = on_input.group_by(*_OWNER, "rests_on").agg(wait_ns=pl.col("idle_ns").sum())
     by_length = each.sort("wait_ns", "rests_on", descending=[True, False])
     waiting = by_length.group_by(_OWNER, maintain_order=True).agg(
@@ -169,7 +181,6 @@ def _table(
         input_ns=pl.col("exposed_ns").filter(pl.col("layer") == "input").sum(),
     )
     kernels = union_length(pieces.filter("is_kernel"), _OWNER).rename({"length": "kernel_ns"})
-    window = pl.col("window_ns")
     return (
         owners.join(exposed, on=_OWNER, how="left")
         .join(kernels, on=_OWNER, how="left")
@@ -178,14 +189,10 @@ def _table(
         .with_columns(pl.col("busy", "input_ns", "kernel_ns").fill_null(0))
         .with_columns(pl.when(has_kernels).then(pl.col("input_ns", "kernel_ns")))
         .with_columns(
-            idle_ns=window - pl.col("busy"),
+            idle_ns=pl.col("window_ns") - pl.col("busy"),
             data_stall_ns=pl.col("wait_ns") + pl.col("input_ns"),
         )
-        .with_columns(
-            other_idle_ns=pl.col("idle_ns") - pl.col("wait_ns"),
-            utilisation=pl.col("kernel_ns") / window,
-            data_stall_share=pl.col("data_stall_ns") / window,
-        )
+        .with_columns(other_idle_ns=pl.col("idle_ns") - pl.col("wait_ns"), **_SHARES)
         .sort(_OWNER)
         .select(pl.col(name).cast(dtype) for name, dtype in STALLS.items())
     )
@@ -198,19 +205,12 @@ def stalls_of_run(table: pl.DataFrame) -> dict[str, Any]:
     """
     steps = table.select((pl.col("iterations").clip(1)).sum()).item()
     every = pl.col(_SUMS)
-    sums = table.select(pl.when(every.null_count() == 0).then(every.sum())).row(0, named=True)
-    window = sums["window_ns"]
+    sums = table.select(pl.when(every.null_count() == 0).then(every.sum()))
     return {
         "devices": table.height,
         "iterations": table["iterations"].max(),
-        **{name: None if value is None else value / steps for name, value in sums.items()},
-        "utilisation": _share(sums["kernel_ns"], window),
-        "data_stall_share": _share(sums["data_stall_ns"], window),
+        **sums.select(every / steps, **_SHARES).row(0, named=True),
     }
-
-
-def _share(part: float | None, window: float) -> float | None:
-    return None if part is None or not window else part / window
 
 
 def before_and_after(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

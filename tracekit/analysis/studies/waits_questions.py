@@ -41,7 +41,7 @@ _STALLS = Json(
         "kernel was recorded.",
         "idle_ns?": "time or null: Time of the window in which nothing runs, ns.",
         "wait_ns?": "time or null: Idle time with the cause input (see `idle`), ns; null where "
-        "no launch, or nothing that relates to input, was recorded.",
+        "no launch was recorded, or nothing tells it from other waits.",
         "input_ns?": "time or null: Time in which input is copied (to the GPU, outside of `BP` "
         "and `WU`) and no kernel and no copy between GPUs runs, ns; null as kernel_ns.",
         "data_stall_ns?": "time or null: wait_ns + input_ns.",
