@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -199,7 +198,7 @@ class Durations:
 
         `rows` is the number of rows in the table of sums of each part.
         """
-        first = [0, *itertools.accumulate(rows)]
+        first = [0, *accumulate(rows)]
         return cls(
             [
                 (before, given(part["row"]), given(part["length"]), given(part["times"]))

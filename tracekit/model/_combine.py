@@ -7,14 +7,13 @@ GPUs are matched beforehand: entries of several files may be the same physical G
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import accumulate, compress
 from typing import Any
 
 import numpy as np
@@ -130,8 +129,7 @@ class _Changes:
         Ops, calls and ranges are numbered within the part; `heights` has their counts per file.
         """
         counted = {
-            name: pl.Series([0, *itertools.accumulate(heights[name])][: len(reports)])
-            for name in _COUNTED
+            name: pl.Series([0, *accumulate(heights[name])][: len(reports)]) for name in _COUNTED
         }
         devices = [self.devices[number] for number in reports]
         return _Changes(self.added[reports].with_columns(**counted), devices, self.steps)
