@@ -445,6 +445,9 @@ def test_copies_within_a_gpu_are_none_between_gpus() -> None:
     _copy(builder, 20, 1000, src_device=0, dst_device=0)
     row = _row(builder)
     assert (row["method"], row["bytes_between_gpus"]) == ("none", 0.0)
+    # Of the other GPUs of a job that is said to be larger nothing was recorded.
+    row = _row(builder, {"gpus": "4"})
+    assert (row["bytes_between_gpus"], row["bytes_evidence"]) == (None, None)
 
 
 def test_bytes_that_are_not_known() -> None:

@@ -160,8 +160,9 @@ def study_row(
     # A label may know what a trace does not show.
     stated = {key: value for key, value in read.items() if value is not None}
     source = "label" if "method" in stated else "recorded"
-    row = {**measured, **moved, **stated}
-    row |= {"run": name, "method_source": source}
+    row = {**measured, **moved, **stated, "run": name, "method_source": source}
+    if moved["gpus"] == 1 < row["gpus"]:  # what the others exchange was not recorded
+        row |= dict.fromkeys(("bytes_between_gpus", "bytes_evidence"))
     if "batch" in row and row["step_ns"] and (row["gpus"] or batch_scope != "gpu"):
         images = images_per_step(row["batch"], row["gpus"], batch_scope)
         row["images_per_s"] = images / row["step_ns"] * 1e9
