@@ -364,11 +364,11 @@ note("collective_wait_ns")(
     lambda value: (
         []
         if value is None
-        else [f"waiting inside collectives, which is busy time: {time_text(value)}"]
+        else [f"waiting for recorded ranks in collectives, busy time: {time_text(value)}"]
     )
 )
 note("collective_wait_unknown")(
-    lambda why: [f"waiting inside collectives, which is busy time: unknown, {text_of(why)}"]
+    lambda why: [f"waiting for recorded ranks in collectives, busy time: unknown, {text_of(why)}"]
 )
 note("step_outside_window_ns")(
     lambda value: [
