@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         find_collectives,
         in_stretch,
         nccl_messages,
+        only_value,
         participants,
         with_iterations,
     )

@@ -274,13 +274,13 @@ def _carried(calls: pl.DataFrame) -> pl.DataFrame:
             sends=(pl.col("direction") == "send").sum(),
             call_sequence=pl.when(uniform).then(pl.col("sequence").min()),
             **{
-                name: _only(name) for name in ("communicator", "rank", "root", "bytes_source")
+                name: only_value(name) for name in ("communicator", "rank", "root", "bytes_source")
             },
         )
     )  # fmt: skip
 
 
-def _only(name: str) -> pl.Expr:
+def only_value(name: str) -> pl.Expr:
     """Return an aggregation: the column's value if all rows of the group share it, else null."""
     return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
 
@@ -349,7 +349,7 @@ def _with_ranks(rows: pl.DataFrame, trace: Trace, logged: _Logged | None) -> pl.
         made = pl.concat([made.filter(~(unnamed & is_told)), ranks]).unique(maintain_order=True)
     each = made.group_by("process", "communicator", maintain_order=True).agg(
         made=pl.len(),
-        known_ranks=_only("ranks"),
+        known_ranks=only_value("ranks"),
         known_rank=pl.when(pl.len() == 1).then(pl.col("rank").first()),
     )
     # Calls that do not name their communicator are those of the only one that was made.

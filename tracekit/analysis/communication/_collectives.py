@@ -18,6 +18,7 @@ from tracekit.analysis.calls import (
     find_collectives,
     in_stretch,
     members_of_rows,
+    only_value,
     process_ranks,
     unrecorded_ranks,
     unseen_participants,
@@ -205,7 +206,7 @@ def _summary(trace: Trace, calls: pl.DataFrame, keys: Sequence[str]) -> pl.DataF
         each.group_by(groups)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
-            *map(_only, _sent_columns(calls)),
+            *map(only_value, _sent_columns(calls)),
             *members_of_rows(),
             time_ns=(waits.sum() + waits.len() * pl.col("transfer")).sum(),
         )
@@ -252,10 +253,6 @@ def _with_classes(each: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _only(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
-
-
 def _measures(*, by_bytes: bool) -> list[pl.Expr]:
     several = pl.col("participants") > 1
     return [
@@ -264,7 +261,7 @@ def _measures(*, by_bytes: bool) -> list[pl.Expr]:
             for name, q in _QUANTILES.items()
         ),
         pl.col("duration").max().alias("duration_max_ns"),
-        (middle("bytes") if by_bytes else _only("bytes")).alias("bytes"),
+        (middle("bytes") if by_bytes else only_value("bytes")).alias("bytes"),
         _source().alias("bytes_source"),
         pl.when(pl.col("bytes_source").is_in(["user", ASSUMED]).any())
         .then(pl.lit("modelled"))
@@ -273,10 +270,10 @@ def _measures(*, by_bytes: bool) -> list[pl.Expr]:
         middle("participants").alias("participants"),
         pl.col("participants").min().alias("fewest"),
         pl.col("participants").max().alias("most"),
-        _only("ranks").alias("ranks"),
+        only_value("ranks").alias("ranks"),
         pl.col("common").all().alias("common"),
-        _only("collective").alias("operation"),
-        _only("library").alias("of_library"),
+        only_value("collective").alias("operation"),
+        only_value("library").alias("of_library"),
         pl.when(several.all()).then(middle("transfer")).alias("transfer_ns"),
         pl.when(several.all())
         .then(pl.col("waits").list.explode().quantile(0.5, "nearest"))
