@@ -142,8 +142,7 @@ def _waits(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     No rows if the recording cannot tell waits for input from others: where no sleeps of threads
     were recorded, and GPUs idle longer between steps than they are known to wait for input.
     """
-    nothing = windows.clear().select(_OWNER)
-    nothing = nothing.with_columns(wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit("", pl.String))
+    nothing = windows.clear().select(*_OWNER, wait_ns=pl.lit(0, pl.Int64), rests_on=pl.lit(""))
     launched = trace["ops"].filter(pl.col("launch_start").is_not_null()).head(1).collect()
     sleeps, has_input = _signs(trace)
     if launched.is_empty() or not (sleeps or has_input):
