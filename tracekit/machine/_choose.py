@@ -123,25 +123,13 @@ def machine_of(
         If the file is no topology, or contradicts itself.
     """
     devices = devices.with_columns(products_of_gpus(devices))
-    whole = _whole(devices)
-    gpus = devices.filter(pl.col("device").is_in([*whole.values()]))
-    placed = _machine_of(gpus, topology, recorded)
-    parts = {part: placed.place[gpu] for part, gpu in whole.items() if gpu in placed.place}
-    return replace(placed, place={**placed.place, **parts})
-
-
-def _whole(devices: pl.DataFrame) -> dict[int, int]:
-    """Return device -> the device that stands for its GPU: of several parts of one, the same."""
-    keys = [key for key in ("host", "pci_bus") if key in devices.columns]
-    is_part = pl.col("name").str.contains(r"\bMIG\b|\(\d+ of \d+ units\)")
-    is_part &= pl.col("pci_bus").is_not_null()
-    first = pl.col("device").sort_by(~pl.col("active"), "device").first().over(keys)
-    gpu = pl.when(is_part).then(first).otherwise("device")
-    return dict(devices.select("device", gpu.alias("gpu")).rows())
-
-
-def _machine_of(devices: pl.DataFrame, topology: str | None, recorded: Sequence[str]) -> Placed:
-    """Return the machine of a run, see `machine_of`; `devices` has no two parts of one GPU."""
+    gpus = _whole_gpus(devices)
+    if not all(gpu == part for part, gpu in gpus.items()):
+        placed = machine_of(
+            devices.filter(pl.col("device").is_in({*gpus.values()})), topology, recorded
+        )
+        parts = {part: placed.place[gpu] for part, gpu in gpus.items() if gpu in placed.place}
+        return replace(placed, place={**placed.place, **parts})
     hosts = _hosts(devices)
     if topology is not None:
         named = find_machine(topology)
@@ -166,6 +154,15 @@ def _machine_of(devices: pl.DataFrame, topology: str | None, recorded: Sequence[
             "taken for one machine; give --topology, and a different host name to each"
         )
     return replace(placed, warnings=tuple(warnings))
+
+
+def _whole_gpus(devices: pl.DataFrame) -> dict[int, int]:
+    """Return device -> device that stands for its GPU: the same one for all parts of a GPU."""
+    keys = [key for key in ("host", "pci_bus") if key in devices.columns]
+    is_part = pl.col("name").str.contains(r"\bMIG\b|\(\d+ of \d+ units\)")
+    first = pl.col("device").sort_by(~pl.col("active"), "device").first().over(keys)
+    gpu = pl.when(is_part, pl.col("pci_bus").is_not_null()).then(first).otherwise("device")
+    return dict(devices.select("device", gpu.alias("gpu")).rows())
 
 
 def _sharing_a_bus(devices: pl.DataFrame) -> int:
@@ -214,7 +211,7 @@ def _of_hosts(hosts: Mapping[str, pl.DataFrame], topology: str | None = None) ->
         devices if topology is None else devices.with_columns(device=pl.int_range(pl.len()))
         for devices in hosts.values()
     ]
-    each = [_machine_of(devices, topology, ()) for devices in parts]
+    each = [machine_of(devices, topology) for devices in parts]
     names = pl.concat(list(hosts.values()))["name"].drop_nulls()
     joined = not names.str.contains(_SPANS_HOSTS).any()
     between = (

@@ -135,13 +135,9 @@ class Part:
     def _is_replayed(self) -> pl.Expr:
         """Select ops that were launched as part of a CUDA graph."""
         is_replay = pl.col("name").cast(pl.String).str.contains("GraphLaunch")
-        replays = self.trace["calls"].filter(is_replay).select("thread", "start").collect()
-        of_threads = (
-            (pl.col("launch_thread") == thread)
-            & pl.col("launch_start").is_in(of["start"].implode())
-            for (thread,), of in replays.group_by("thread")
-        )
-        return pl.any_horizontal(pl.lit(value=False), *of_threads).fill_null(value=False)
+        launch = pl.struct(launch_thread="thread", launch_start="start")
+        replays = self.trace["calls"].filter(is_replay).select(launch).collect().to_series()
+        return pl.struct("launch_thread", "launch_start").is_in(replays.implode())
 
     def runs(self, own: pl.Expr, least: int) -> pl.DataFrame:
         """Return sequences of kernels that meet the condition `own`.

@@ -60,7 +60,6 @@ KEYS: Mapping[str, Sequence[str]] = {
 """Keys to group stragglers by."""
 _REPLAYED = 0.9
 """Least share of a recorded step that the replay must reach to be trusted."""
-_SEVERAL = 2
 _MOST_OF_IT = 0.5
 """Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
 _WHO = {
@@ -389,7 +388,7 @@ def _certainty(cells: pl.DataFrame, keys: Sequence[str], is_own: pl.Expr) -> str
         return None
     is_peer = pl.col("stage") == pl.col("stage").filter(is_own).first() if "stage" in keys else True
     peers = known.filter(~is_own, is_peer)["beyond"].to_numpy().reshape(-1, steps).mean(axis=1)
-    if len(peers) < _SEVERAL:
+    if len(peers) <= 1:
         return ""
     error = peers.std(ddof=1) * np.sqrt(1 + 1 / len(peers))
     reach = quantile(len(peers) - 1, 1 - (1 - LEVEL) / (len(peers) + 1)) * error
