@@ -237,8 +237,8 @@ class Thresholds:
     iterated_symbols: int = 3
     """Least number of different ops in an iteration: fewer are an inner loop."""
     results_per_step: float = 1.5
-    """Least number of results per step, each after about as many layers, for a step to be said to
-    hold several passes: one is usual, and two or more are of requests."""
+    """Least number of results, or of batches, per step, each after about as many layers, for a step
+    to be said to hold several passes: one is usual, and two or more are of requests."""
     period_share: float = 0.9
     """Least share of ops that equal the op one period later."""
     period_shortest: int = 8

@@ -270,6 +270,11 @@ class TestNothing:
             "a step may contain several passes, as requests of a server do: 7.0 results are "
             "fetched in each, after about as many layers"
         )
+        silent = (prompt + token * 6).replace("m:d2h/- ", "")  # as JAX trains between evaluations
+        assert found(Program().run(silent, 12, pause=100)).reading == (
+            "a step may be several: 6.9 batches are copied to the GPU in each, after about as many "
+            "layers"
+        )
         detector = prompt.replace("m:d2h", "m:gemm_large/- m:d2h/- m:gemm_small/- m:nms/- m:d2h")
         assert found(Program().run(detector, 12, pause=100)).reading is None
 

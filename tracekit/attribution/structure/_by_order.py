@@ -227,33 +227,41 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
     lane = sequence.lane
     # A layer of experts copies the indices of its tokens; a batch is larger.
     is_small = (lane.work.bytes >= 0) & (lane.work.bytes < THRESHOLDS.batch_bytes)
-    inputs = int(((lane.work.kind == H2D) & ~is_small).sum())
-    is_told = 2 * inputs >= steps or not lane.layer.any() or _LAYERS * np.unique(usual).size <= size
+    batches = (lane.work.kind == H2D) & ~is_small
+    is_told = (
+        2 * batches.sum() >= steps
+        or not lane.layer.any()
+        or _LAYERS * np.unique(usual).size <= size
+    )
     reading = None if is_told else (
         f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
     )  # fmt: skip
-    fetched = _fetched(lane, sequence.rows) / max(steps, 1)
-    if reading is None and fetched >= THRESHOLDS.results_per_step:
+    fetched, fed = (
+        _copied(lane, sequence.rows, of) / max(steps, 1) for of in (lane.work.kind == D2H, batches)
+    )
+    if reading is None and max(fetched, fed) >= THRESHOLDS.results_per_step:
         reading = (
-            f"a step may contain several passes, as requests of a server do: {fetched:.1f} results "
-            "are fetched in each, after about as many layers"
-        )
+            f"a step may be several: {fed:.1f} batches are copied to the GPU"
+            if fed > fetched
+            else "a step may contain several passes, as requests of a server do: "
+            f"{fetched:.1f} results are fetched"
+        ) + " in each, after about as many layers"
     return replace(result, step=step, whole=found.whole(size, launches), reading=reading)
 
 
-def _fetched(lane: Lane, rows: Array) -> int:
-    """Count the copies to the host that each follow a complete pass on one stream.
+def _copied(lane: Lane, rows: Array, copied: Array) -> int:
+    """Count the copies, of those in the mask `copied`, that follow a complete pass on one stream.
 
     `rows` are the ops of that stream. A pass is complete if it has at least half as many layers as
-    the largest number between two copies to the host. An inference engine fetches the tokens of
-    each of its steps before it launches the next one. Copies on streams with passes of their own,
-    such as those of another replica, and copies by other threads are not counted.
+    the largest number between two copies. An inference engine fetches the tokens of each of its
+    steps before it launches the next one. Copies on streams with passes of their own, such as those
+    of another replica, and copies by other threads are not counted.
     """
     work = lane.work
     on_stream = work.context_stream == work.context_stream[rows[0]]
     others = np.unique(work.context_stream[lane.layer & ~on_stream])
-    copies = (work.kind == D2H) & ~np.isin(work.context_stream, others)
+    copies = copied & ~np.isin(work.context_stream, others)
     layers = np.cumsum(lane.layer & on_stream)[copies & np.isin(work.thread, work.thread[rows])]
     passed = np.diff(layers, prepend=0)
     return int((passed >= max(1, passed.max(initial=0) / 2)).sum())
