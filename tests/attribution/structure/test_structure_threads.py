@@ -137,12 +137,21 @@ class TestGaps:
         assert found(program).cut_end == 0
 
     @pytest.mark.parametrize(("lost", "said"), [(9, 1), (0, 0)])
-    def test_kernels_between_results_that_the_host_fetches_may_be_of_no_update(
-        self, lost: int, said: int
+    @pytest.mark.parametrize(
+        "forward",
+        [
+            "m:sample/F m:unique/F m:d2h/F " * 2 + FORWARD.removeprefix("m:h2d/I "),
+            "m:project/F m:d2h/F m:sort/F m:render/F m:blend/F " + FORWARD,
+        ],
+        ids=("input made on the GPU", "input copied within the pass"),
+    )
+    def test_kernels_beside_results_that_the_host_fetches_may_be_of_no_update(
+        self, forward: str, lost: int, said: int
     ) -> None:
-        """A recording that begins within a step does not show where its input is made."""
-        sampled = "m:sample/F m:unique/F m:d2h/F " * 2
-        program = Program().run(sampled + STEP.removeprefix("m:h2d/I "), 7)
+        """A recording that begins within a step does not show where its forward pass does."""
+        program = Program().run(forward + BACKWARD + UPDATE, 7)
+        if not lost:
+            check(found(program), program)
         del program.rows[:lost]
         told = [text for text in found(program).contradictions if "fetches results" in text]
         assert len(told) == said

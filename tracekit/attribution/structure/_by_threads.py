@@ -447,8 +447,8 @@ def _contradictions(
     work, place, cut = turns.lane.work, turns.gap(parts.template), parts.cut
     rest = slice(place.start + cut.low, place.start + cut.at)
     fetched = np.flatnonzero(work.kind[rest] == D2H)
-    between = fetched.size and turns.lane.kernel[rest][fetched[0] : fetched[-1]].any()
-    if cut.low and between and doubtful > THRESHOLDS.readings * (work.end - work.start).sum():
+    between = fetched.size and turns.lane.kernel[rest][fetched[0] :].any()
+    if cut.low and between and doubtful > THRESHOLDS.left * (work.end - work.start).sum():
         found.append(
             "between updates and forward passes the host fetches results, and launches more: what"
             f" counts as update there ({doubtful / 1e6:,.3f} ms) may prepare input, or measure"

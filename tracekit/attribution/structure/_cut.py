@@ -75,9 +75,12 @@ def cut_gap(turns: Turns, number: int) -> Cut:
         high = low + int(looked_up[0])
         layer = f"first look-up at {high}"
     at, why = _by_input(lane, place, low, high)
+    least, most, is_shown = _by_edges(turns, number, low, high)
     if at is None:
-        low, high = _by_edges(turns, number, low, high)
+        low, high = least, most
         at, why = _by_result(lane, place, low, high)
+    elif is_shown and at != least:
+        at, why = least, f"the recording ends and begins so: at {least}"
     if at is None and not updates.size:
         for ask in (_by_drain, _by_pause):
             if at is None:
@@ -267,8 +270,10 @@ def _by_result(lane: Lane, place: slice, low: int, high: int) -> tuple[int | Non
     return at, f"result fetched before {at}"
 
 
-def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]:
+def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int, bool]:
     """Narrow the bounds `low, high` of gap `number`'s cut, by the first and the last gap.
+
+    The third result is whether both gaps show the cut, so that the bounds are equal.
 
     A gap is the ops between two backward passes, or before the first or after the last one; it is
     cut into update and forward pass. A complete recording begins with a forward pass without an
@@ -282,12 +287,12 @@ def _by_edges(turns: Turns, number: int, low: int, high: int) -> tuple[int, int]
     ended = common_prefix(last_gap, gap)
     if low <= ended == last_gap.size <= high and ended:
         if common_prefix(first_gap, gap[ended:]) > high - ended:
-            return ended, ended
+            return ended, ended, True
         low = low or ended
     forward = common_suffix(first_gap, gap)
     if 0 < forward < gap.size and first_gap.size < 2 * forward and low <= gap.size - forward:
         high = min(high, gap.size - forward)
-    return low, high
+    return low, high, False
 
 
 def _by_drain(turns: Turns, number: int, low: int, high: int) -> tuple[int | None, str]:
