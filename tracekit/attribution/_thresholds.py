@@ -42,7 +42,8 @@ class Thresholds:
 
     left: float = 0.01
     """Least share of kernel time without a stage from ranges for which structure is run. If
-    structure agrees with ranges (except for `disagreement`), it decides that time."""
+    structure agrees with ranges (except for `disagreement`), it decides that time. Also the least
+    share that speaks against stages if it may be update or forward pass, beside fetched results."""
     unnamed: float = 0.1
     """Largest share of kernels with uninformative names for a verdict that nothing trains: 0 to 0.4
     % in four real traces of inference, 53 % in one of training by a compiler."""
