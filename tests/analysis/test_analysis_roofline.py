@@ -127,6 +127,14 @@ def test_bytes_of_an_operator() -> None:
     assert [row["bytes"] for row in found] == [moved for *_, moved in MOVED]
 
 
+def test_a_look_up_by_pyprof_lists_its_indices_first() -> None:
+    """As `torch.nn.functional` does; of the table only the rows that are taken count."""
+    tensor = "{'name': '', 'type': 'tensor', 'shape': %s, 'dtype': '%s'}"
+    given = ", ".join(tensor % each for each in (("(3, 2)", "int64"), ("(100, 8)", "float32")))
+    row = only(f"{{'mod': 'torch.nn.functional', 'op': 'embedding', 'args': [{given}]}}")
+    assert row["bytes"] == 8 * 6 + 2 * 4 * 6 * 8
+
+
 def test_attention_to_sequences_of_several_lengths() -> None:
     cases = [
         # A cache of 100 keys; the step's two requests attend from 3 tokens to 9, in 14 pairs.

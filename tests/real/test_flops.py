@@ -32,6 +32,9 @@ def test_a_language_model_under_pyprof(real_run) -> None:
     assert sum(found.values()) == 3 * forward == 30_087_120_000
     assert run.flops("device")["unknown"].to_list() == [0]
     assert run.flops.answer().meta["mfu_unknown"] == "no steps are known"
+    # Look-ups of 35 x 20 and 35 x 1 rows of 200 numbers, read by 64-bit indices, and written.
+    moved = dict(run.roofline().select("operator", "bytes").iter_rows())
+    assert moved["embedding"] == (700 + 35) * (8 + 2 * 4 * 200)
 
 
 def test_all_ranks_of_one_model_compute_the_same(dlrm_run: tk.Run, real_trace) -> None:
