@@ -935,6 +935,13 @@ def test_one_wait_that_is_most_of_all_is_told() -> None:
     assert said(30, 30, 30, 9_000, 30, 30)[0].startswith("one wait of 9.0 ms is 100 %")
     path = _ask(critical_path, _unmarked(True, 30, 30, 30, 9_000, 30, 30))
     assert any("one wait of 9.0 ms is 100 %" in text for text in path.warnings)
+    # In a step that is left out it is no part of the answer.
+    late = _unmarked(True, 300, 9_000, 300, 300, 300, 300, 300, source="ranges")
+    for asked in (
+        _ask(critical_path, late, skip=2),
+        _ask(whatif, late, parse_changes(loader="inf"), skip=2),
+    ):
+        assert not any("one wait of" in text for text in asked.warnings)
 
 
 def test_ops_that_overlap_by_rounding_still_follow_each_other() -> None:

@@ -461,7 +461,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
              if isinstance(each, Bucket)]  # fmt: skip
     texts += [_unsplit(job, size, edges) for size, edges in asked]
     if any(isinstance(each, Loader) for each in changes):
-        texts.append(_waited_for_input(job.found.batches))
+        texts.append(_waited_for_input(job.batches))
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
