@@ -325,8 +325,8 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     of = [key for key in _GROUP if key in rows.columns and several[key].n_unique() > 1]
     group = [f"{key} {text_of('unknown' if most[key] is None else most[key])}" for key in of]
     named = ", ".join([*group, f"efficiency {percent(most['efficiency'])}"])
-    ends = [most.get(f"speedup_{end}") for end in ("from", "to")]
-    perhaps = "perhaps " * (None not in ends and ends[0] < 1 < ends[1])
+    low, high = most.get("speedup_from"), most.get("speedup_to")
+    perhaps = "perhaps " if low is not None and high is not None and low < 1 < high else ""
     return (
         f"{count(most['gpus'], 'GPU')} are {perhaps}{most['speedup']:.3g} times as fast as "
         f"{count(most['baseline_gpus'], 'GPU')} ({named})"
