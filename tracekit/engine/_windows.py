@@ -362,22 +362,25 @@ def numbered_alike(trace: Trace) -> Trace:
 
     A trace in which some recorded number occurs in all processes is returned unchanged.
     """
-    return trace.once(_numbered_alike)
-
-
-def _numbered_alike(trace: Trace) -> Trace:
-    iterations = trace.read("iterations")
-    if iterations.is_empty() or not common_numbers(iterations).is_empty():
+    if (iterations := trace.once(_renumbered)) is None:
         return trace
-    order = pl.int_range(pl.len(), dtype=pl.Int64).over("process", order_by="start")
     key = ["process", "iteration"]
-    numbers = iterations.select(*key, number=order).unique(key, keep="first").lazy()
+    numbers = iterations.lazy().select(*key, "number").unique(key, keep="first")
     ops = trace["ops"].join(numbers, on=key, how="left", maintain_order="left")
     renumbered = {
-        "iterations": iterations.with_columns(iteration=order).lazy(),
-        "ops": ops.with_columns(iteration=pl.col("number")).drop("number"),
+        "iterations": iterations.lazy().with_columns(iteration="number").drop("number"),
+        "ops": ops.with_columns(iteration="number").drop("number"),
     }
     return trace.with_lazy(renumbered)
+
+
+def _renumbered(trace: Trace) -> pl.DataFrame | None:
+    """Return the iterations with a ``number`` by time; None if they are numbered alike."""
+    iterations = trace.read("iterations")
+    if iterations.is_empty() or not common_numbers(iterations).is_empty():
+        return None
+    order = pl.int_range(pl.len(), dtype=pl.Int64).over("process", order_by="start")
+    return iterations.with_columns(number=order)
 
 
 def common_numbers(rows: pl.DataFrame) -> pl.Series:
