@@ -277,8 +277,13 @@ class Requirement:
         return "; ".join(f"{recorder}: {way}" for recorder, way in ways)
 
 
-def _by(nsys: str, nvprof: str, pytorch: str, *others: str) -> Mapping[str, str]:
+def _by(nsys: str, nvprof: str, pytorch: str, *others: str) -> dict[str, str]:
     return dict(zip(RECORDERS.values(), (nsys, nvprof, pytorch, *others), strict=False))
+
+
+def _by_nsys(option: str, own: str | None = None) -> dict[str, str]:
+    others = f"not recorded by it; use nsys: {option}"
+    return _by(own or option, others, others)
 
 
 _NVPROF = "nvprof -o run.nvvp PROGRAM"
@@ -292,13 +297,11 @@ _OTHERS = (
 _WORK = _by("nsys profile -t cuda", _NVPROF, _ACTIVITIES, *_OTHERS)
 _CALLED = _by("nsys profile -t cuda", _NVPROF_CALLS, _ACTIVITIES, *_OTHERS)
 _MARKERS = ("roctx ranges", "roctx ranges (--marker-trace)", "jax.profiler.TraceAnnotation")
-_NSYS_ALONE = "not recorded by it; use nsys:"
 _STRUCTURE = "without ranges, stages are inferred from launches if possible"
 _STEPS = "NVTX ranges `step N` around each training step, or --iteration REGEX"
 _BY_LOG = "give NCCL's log (NCCL_DEBUG=INFO) with --nccl-log, or --bytes"
 _ALLOCATIONS = "nsys profile -t cuda --cuda-memory-usage=true"
 _ALL_RANKS = {"": "record all ranks, and make one run of them: tracekit ingest FILE... --run NAME"}
-_COUNTERS = "nsys profile --gpu-metrics-devices=all --nic-metrics=true"
 _SHAPES = "torch.autograd.profiler.emit_nvtx(record_shapes=True) around the training loop"
 _SAMPLED = (
     "nvidia-smi --query-gpu=timestamp,index,uuid,memory.used --format=csv -l 1 beside the "
@@ -309,13 +312,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
     {
         "ops": Requirement(_ops, _WORK),
         "launching calls": Requirement(
-            _launches,
-            _by(
-                "nsys profile -t cuda, without trimming the export",
-                _NVPROF_CALLS,
-                _ACTIVITIES,
-                *_OTHERS,
-            ),
+            _launches, _CALLED | {"nsys": "nsys profile -t cuda, without trimming the export"}
         ),
         "API calls": Requirement(_rows("calls", "API calls"), _CALLED),
         "ranges": Requirement(
@@ -398,7 +395,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
                 "samples of NVLink, PCIe or NICs",
                 pl.col("metric").cast(pl.String).str.contains("^(nvlink|pcie|nic)_"),
             ),
-            _by(_COUNTERS, f"{_NSYS_ALONE} {_COUNTERS}", f"{_NSYS_ALONE} {_COUNTERS}"),
+            _by_nsys("nsys profile --gpu-metrics-devices=all --nic-metrics=true"),
         ),
         "operator sizes": Requirement(
             _operator_sizes,
@@ -421,24 +418,17 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             ),
         ),
         "memory events": Requirement(
-            _rows("memory", "allocations and releases"),
-            _by(_ALLOCATIONS, f"{_NSYS_ALONE} {_ALLOCATIONS}", f"{_NSYS_ALONE} {_ALLOCATIONS}"),
+            _rows("memory", "allocations and releases"), _by_nsys(_ALLOCATIONS)
         ),
         "MPI calls": Requirement(
             _rows("host", "calls of MPI", pl.col("library") == "mpi"),
-            _by(
-                "nsys profile -t cuda,mpi --mpi-impl=openmpi (or mpich)",
-                f"{_NSYS_ALONE} nsys profile -t cuda,mpi",
-                f"{_NSYS_ALONE} nsys profile -t cuda,mpi",
+            _by_nsys(
+                "nsys profile -t cuda,mpi", "nsys profile -t cuda,mpi --mpi-impl=openmpi (or mpich)"
             ),
         ),
         "profiler": Requirement(
             _rows("host", "stretches of profiling", pl.col("library") == "profiler"),
-            _by(
-                "nsys profile, which records its own overhead",
-                f"{_NSYS_ALONE} nsys profile",
-                f"{_NSYS_ALONE} nsys profile",
-            ),
+            _by_nsys("nsys profile", "nsys profile, which records its own overhead"),
         ),
     }
 )
