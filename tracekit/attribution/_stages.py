@@ -42,7 +42,7 @@ from tracekit.attribution._op_loops import (
     number_cases,
 )
 from tracekit.attribution._rules import Entry, Rules, Unmatched, first_outcome
-from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, STAGE, STAGE_SOURCE, is_migration
+from tracekit.model import COLLECTIVE, KERNEL_KINDS, KIND, KINDS, STAGE, STAGE_SOURCE, is_migration
 from tracekit.support.compiled import compiled, given
 
 _WRITTEN = pl.Series([None, *STAGE.categories])
@@ -228,12 +228,10 @@ class Stages:
         loop = compiled(describe, ops.height)
         with self._lock:
             places = self._places
-        if loop(rows, KindPlaces(len(KIND.categories), places), keys):
+        if loop(rows, KindPlaces(len(KINDS), places), keys):
             with self._lock:
-                places = self._learn(
-                    ops, (rows.name + np.int64(1)) * len(KIND.categories) + rows.kind
-                )
-            loop(rows, KindPlaces(len(KIND.categories), places), keys)
+                places = self._learn(ops, (rows.name + np.int64(1)) * len(KINDS) + rows.kind)
+            loop(rows, KindPlaces(len(KINDS), places), keys)
         return keys
 
     def _reached(self, ops: pl.DataFrame) -> Array:

@@ -228,11 +228,8 @@ def _iterates(sequence: _Sequence, found: Repeats, usual: Array) -> DeviceStages
     # A layer of experts copies the indices of its tokens; a batch is larger.
     is_small = (lane.work.bytes >= 0) & (lane.work.bytes < THRESHOLDS.batch_bytes)
     batches = (lane.work.kind == H2D) & ~is_small
-    is_told = (
-        2 * batches.sum() >= steps
-        or not lane.layer.any()
-        or _LAYERS * np.unique(usual).size <= size
-    )
+    inputs = int(batches.sum())
+    is_told = 2 * inputs >= steps or not lane.layer.any() or _LAYERS * np.unique(usual).size <= size
     reading = None if is_told else (
         f"steps may be layers of one pass: {size:,} launches that repeat {steps:,} times, without "
         f"a copy of {THRESHOLDS.batch_bytes >> 10} KiB to the GPU in each or shorter repeats inside"
