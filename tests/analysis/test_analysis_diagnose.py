@@ -102,6 +102,23 @@ def test_input_that_comes_late() -> None:
     assert (meta["steps"], meta["step_ns"], meta["last_step_ns"]) == (3, 1_100 * US, STEP - 10)
 
 
+def test_what_waits_hide_is_named() -> None:
+    """Batches do not come sooner because the GPU has done less work."""
+    b = _waiting(100 * US, stage="IO")
+    for step in range(4):
+        begin = step * (STEP + 100 * US)
+        _op(b, begin + 10, begin + STEP, begin + STEP + 40 * US, stage="FP",
+            name="void cudnn::ops::nchwToNhwcKernel<float>")  # fmt: skip
+    found = diagnose(b.trace())
+    assert found.rows["rule"].to_list() == ["input_bound"]
+    assert found.meta["hidden"] == ["layout_transposes"]
+    said = "win too little, as GPUs would then wait longer for input or the host: layout_transposes"
+    assert said in notes(found.meta)
+    alone = diagnose(b.trace(), rules=["layout_transposes"])
+    assert alone.empty == "nothing found that takes 2 % of a step or more, but what waits hide"
+    assert "hidden" not in diagnose(_steps().trace()).meta
+
+
 def test_a_gpu_that_only_copies_waits_for_no_input() -> None:
     trace = _waiting(100 * US, stage="IO").trace()
     copies = trace["ops"].with_columns(kind=pl.lit("d2d", KIND)).collect()

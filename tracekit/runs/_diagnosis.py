@@ -43,6 +43,8 @@ _JSON = Json(
         "perhaps?": "positive: Number of findings that are not listed as their rules are often "
         "wrong.",
         "wins?": "text: How wins are to be read.",
+        "hidden?": "texts: Rules whose findings are not listed, as GPUs would wait for input, or "
+        "for launches, by as much longer.",
         "against?": "text: Name of the base.",
         "base_steps?": "count: Number of its usual steps.",
         "left_out?": {

@@ -186,12 +186,9 @@ def diagnose(
     require_ops(trace)
     known = facts_of(trace, traffic, worth=worth, without=without)
     facts = replace(known, measures=_MEASURES)
-    answers = {name: RULES[name](facts) for name in asked}
-    found = [
-        _row(facts, name, finding)
-        for name, finding in answers.items()
-        if finding is not None and _is_left(facts, finding)
-    ]
+    answers = {name: found for name in asked if (found := RULES[name](facts)) is not None}
+    hidden = [name for name, finding in answers.items() if not _is_left(facts, finding)]
+    found = [_row(facts, name, answers[name]) for name in answers if name not in hidden]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
         pl.col("confidence") == _PERHAPS, "share", descending=[False, True], nulls_last=True,
         maintain_order=True,
@@ -203,11 +200,14 @@ def diagnose(
     listed = firm if top is None else firm.head(top)
     return Answer(
         rows=listed,
-        meta=_meta(facts, rows, asked) | ({_PERHAPS: doubtful} if is_hidden else {}),
+        meta=_meta(facts, rows, asked)
+        | ({_PERHAPS: doubtful} if is_hidden else {})
+        | ({"hidden": hidden} if hidden else {}),
         title="what takes time",
         tables={"findings": rows},
         readable=_readable(listed),
         empty=f"nothing found that takes {100 * worth:g} % of a step or more"
+        + (", but what waits hide" if hidden else "")
         + (", but by rules that are often wrong: --all lists them" if is_hidden else ""),
         as_records=True,
         command="diagnose",
@@ -498,3 +498,8 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 note("wins")(lambda text: [text_of(text)])
+note("hidden")(
+    lambda rules: [
+        f"win too little, as GPUs would then wait longer for input or the host: {', '.join(rules)}"
+    ]
+)
