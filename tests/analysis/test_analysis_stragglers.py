@@ -226,6 +226,8 @@ def test_ranks_that_were_not_recorded_may_come_later() -> None:
 
 
 def test_what_is_refused() -> None:
+    with pytest.raises(MissingDataError, match=r"^no collectives were recorded$"):
+        stragglers(_of({0: ()}, alone=2))
     with pytest.raises(
         MissingDataError, match="no collective of GPUs was recorded on more than one"
     ):

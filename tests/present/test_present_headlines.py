@@ -228,6 +228,11 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
         ("links", {**COUNTERS, "difference_bytes": [None] * 3}, {}, None),
         ("collectives", {"collective": ["all_reduce"], "count": [3], "duration_p50_ns": [None]}, {},
          "Most often: all_reduce, 3 calls"),
+        ("collectives", {"collective": ["all_reduce"] * 2, "bytes": [4 * 10**6, 8 * 10**6],
+                         "count": [3, 5], "duration_p50_ns": [MS, 2 * MS]}, {},
+         "Most often: all_reduce of 8 MB, 5 calls of 2.000 ms in the median"),
+        ("collectives", {"collective": ["all_reduce", "broadcast"], "count": [3, 3],
+                         "duration_p50_ns": [MS, MS]}, {}, None),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {"per": "step/GPU"},
          ("Rank 1 is last at 8 of 8 collectives, for which the others wait 5.000 ms a step while "
           "they run nothing else")),

@@ -141,6 +141,8 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
                 f"no call of a collective of one of {of_ranks} ranks is matched with another's",
                 "`tracekit collectives` says why",
             )
+        if facts.collectives.is_empty():
+            raise MissingDataError("no collectives were recorded")
         raise MissingDataError(
             "no collective of GPUs was recorded on more than one rank",
             "those of the host, as of MPI, are in `tracekit collectives`"
