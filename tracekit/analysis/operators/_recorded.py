@@ -27,8 +27,6 @@ _MOVER = rf"^(?:aten|aiter|sgl_kernel|_C)::({'|'.join(MOVING)})_?(?:,|$)"
 _ELSEWHERE = rf"^({'|'.join(name for name in OPERATORS if '::' in name)})(?:,|$)"
 _NAMED = (r"^aten::(\w+?)_?(?:,|$)", r"^(\w+(?:::\w+)+)(?:,|$)")
 _PYPROF = r"^\{'mod':.*?'op': '(\w+)'"
-# Its table is the second argument; that of the `torch.embedding` that it calls is the first one.
-_OUTER_LOOKUP = "{'mod': 'torch.nn.functional', 'op': 'embedding'"
 _PYPROF_TENSOR = r"'type': 'tensor', 'shape': \([\d, ]*\), 'dtype': '\w+'"
 _BACKWARD = r"(?:^|::)\w*Backward\w*, (?:stashed )?seq ?= ?\d+"
 _GRAPHED = r"^aten::\w+_backward, seq ?= ?\d"
@@ -84,7 +82,7 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
     named = (
         trace["ranges"].select(pl.col("name").unique())
         .with_columns(operator=operator, sequence=_sequence())
-        .filter(pl.col("operator").is_in(list(OPERATORS)), ~name.str.starts_with(_OUTER_LOOKUP))
+        .filter(pl.col("operator").is_in(list(OPERATORS)))
         .collect()
     )  # fmt: skip
     rows = (
