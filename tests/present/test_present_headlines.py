@@ -230,7 +230,7 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
          "Most often: all_reduce, 3 calls"),
         ("collectives", {"collective": ["all_reduce"] * 2, "bytes": [4 * 10**6, 8 * 10**6],
                          "count": [3, 5], "duration_p50_ns": [MS, 2 * MS]}, {},
-         "Most often: all_reduce of 8 MB, 5 calls of 2.000 ms in the median"),
+         "Most often: all_reduce of 8,000,000 bytes, 5 calls of 2.000 ms in the median"),
         ("collectives", {"collective": ["all_reduce", "broadcast"], "count": [3, 3],
                          "duration_p50_ns": [MS, MS]}, {}, None),
         ("stragglers", {**STRAGGLERS, "last": [0, 8]}, {"per": "step/GPU"},

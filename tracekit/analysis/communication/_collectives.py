@@ -30,15 +30,7 @@ from tracekit.analysis.communication.questions import COLLECTIVE_KEYS
 from tracekit.analysis.facts import OF_PROCESSES, chosen_keys, largest
 from tracekit.engine import cut, union_length
 from tracekit.model import COLLECTIVE, EVIDENCE, Answer, Trace, path_texts, with_clocks
-from tracekit.support.wording import (
-    count,
-    duration,
-    first_line,
-    part_text,
-    size_text,
-    summary,
-    text_of,
-)
+from tracekit.support.wording import count, duration, first_line, part_text, summary, text_of
 
 if TYPE_CHECKING:
     from tracekit.machine import NcclLog
@@ -527,7 +519,7 @@ def _first_line(rows: pl.DataFrame, _: Mapping[str, Any]) -> str | None:
     if most is None or "duration_p50_ns" not in most or rows.filter(count=most["count"]).height > 1:
         return None
     length, size = most["duration_p50_ns"], most.get("bytes")
-    what = most["collective"] + ("" if size is None else f" of {size_text(size)}")
+    what = most["collective"] + ("" if size is None else f" of {int(size):,} bytes")
     took = "" if length is None else f" of {duration(length)} in the median"
     return f"Most often: {what}, {count(most['count'], 'call')}{took}"
 

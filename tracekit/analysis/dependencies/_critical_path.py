@@ -259,7 +259,7 @@ def _meta(job: Job, sums: pl.DataFrame, spans: pl.DataFrame) -> dict[str, Any]:
     lengths = job.bounds["end"] - job.bounds["start"]
     late, fed = (sums.filter(cause=cause)["path_ns"].sum() for cause in ("unexplained", "input"))
     share = int(late) / int(lengths.sum()) if lengths.sum() else None
-    doubt = job.batches.doubt if fed > LEAST * int(lengths.sum()) else ""
+    doubt = job.found.batches.doubt(job.bounds) if fed > LEAST * int(lengths.sum()) else ""
     launched: float = job.moments.ops.select(pl.col("called").mean()).item()
     busy = merged_in_batches(job.trace["ops"], ["process"])
     untold, some = _beside_work(job, spans.filter(cause="host"), busy)

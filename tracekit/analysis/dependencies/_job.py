@@ -30,7 +30,6 @@ from tracekit.support.wording import note, percent
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._edges import Moments
     from tracekit.analysis.dependencies._sweeps import Array
-    from tracekit.analysis.dependencies._waits import Batches
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
@@ -107,14 +106,6 @@ class Job:
     def bounds(self) -> pl.DataFrame:
         """Start and end of each step as recorded."""
         return self.steps(self.found.net.time)
-
-    @cached_property
-    def batches(self) -> Batches:
-        """The batches of input, without those that are mostly waited for outside of the steps."""
-        found, bounds = self.found.batches, self.bounds
-        middle = pl.col("end") - pl.col("length").fill_null(0) // 2
-        inside = middle.is_between(bounds["start"].min(), bounds["end"].max())
-        return replace(found, taken=found.taken.filter(inside))
 
     @property
     def has_steps(self) -> bool:

@@ -116,12 +116,12 @@ def _ranks(job: Job) -> list[Alike]:
     named = longest.head(_MOST).join(
         devices.sort("device").unique(owner, keep="first"), on=owner, maintain_order="left"
     )
-    found = named.select(pl.col(owner).alias("number"), "device", "rank").rows()
+    gpu, rank = pl.format("GPU {}", "device"), pl.format("rank {}", "rank")
+    who = gpu if owner == "device" else pl.coalesce(rank, gpu)
     return [
-        Alike(f"{_device_name(device, rank if owner != 'device' else None)} no slower than "
-              "the median",
+        Alike(f"{name} no slower than the median",
               (pl.col(owner) == number) & (pl.col("median") < pl.col("weight")), "median")
-        for number, device, rank in found
+        for number, name in named.select(pl.col(owner), name=who).rows()
     ]  # fmt: skip
 
 
@@ -190,10 +190,6 @@ def slow_link(job: Job) -> str:
         f"{one['next']:.2f} at most (at least {FAR} times in {one['slow']} of {one['steps']} "
         f"steps), while computing there takes {computing:.2f} of the mean"
     )
-
-
-def _device_name(device: int, rank: int | None) -> str:
-    return f"GPU {device}" if rank is None else f"rank {rank}"
 
 
 def with_peers(job: Job) -> Job:

@@ -355,27 +355,28 @@ class Batches:
     """Whether calls of the operating system were recorded."""
     trace: Trace
 
-    @property
-    def doubt(self) -> str:
-        """Reason why time that counts as waiting for a loader may be other work; empty if none.
+    def doubt(self, steps: pl.DataFrame) -> str:
+        """Return why time that counts as waiting for a loader may be other work; empty if nothing.
 
-        Reasons: most of the time lies in ranges other than input; the thread is awake for most of
-        the time; or one wait makes up most of the time.
+        Waits that are mostly in the time of `steps` count. Reasons: most of the time lies in ranges
+        other than input; the thread is awake for most of the time; or one wait makes up most of it.
         """
-        waited = self.taken.filter("waited")
-        if elsewhere := _elsewhere(self.trace, waited):
+        middle = pl.col("end") - pl.col("length").fill_null(0) // 2
+        inside = middle.is_between(steps["start"].min(), steps["end"].max())
+        waits = self.taken.filter("waited", inside)
+        if elsewhere := _elsewhere(self.trace, waits):
             return (
                 "most time that counts as waiting for a loader lies in ranges between steps: "
                 f"{elsewhere}; if these do not wait for input, a faster loader wins less"
             )
-        evident, loading = waited.select(pl.col("evident", "loading").sum()).row(0)
+        evident, loading = waits.select(pl.col("evident", "loading").sum()).row(0)
         if 2 * evident < loading:
             sleep = "does not sleep" if self.slept_is_known else "may be awake"
             return (
                 "most time that counts as waiting for a loader lies between steps, while the "
                 f"thread {sleep}: it may be something else, such as writing a file"
             )
-        longest: Any = waited["loading"].max() or 0
+        longest: Any = waits["loading"].max() or 0
         usual: Any = self.taken["lag"].median() or 0
         least = max(loading / 2, _AWAITED_SHARE * usual)
         if self.taken.height < _SEVERAL or longest <= least:

@@ -43,7 +43,6 @@ from tracekit.support.wording import duration, first_line, note, percent, printa
 
 if TYPE_CHECKING:
     from tracekit.analysis.dependencies._sweeps import Array
-    from tracekit.analysis.dependencies._waits import Batches
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
@@ -461,7 +460,7 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
              if isinstance(each, Bucket)]  # fmt: skip
     texts += [_unsplit(job, size, edges) for size, edges in asked]
     if any(isinstance(each, Loader) for each in changes):
-        texts.append(_waited_for_input(job.batches))
+        texts.append(_waited_for_input(job))
     untold = job.edges.filter(pl.col("link") == UNTOLD)["op"].n_unique()
     if untold and any("bandwidth" in each.label for each in changes):
         texts.append(
@@ -471,14 +470,14 @@ def _unmatched(job: Job, changes: Sequence[Change], replays: Sequence[_Replay]) 
     return [text for text in texts if text]
 
 
-def _waited_for_input(batches: Batches) -> str:
+def _waited_for_input(job: Job) -> str:
     """Return a warning if no wait for a data loader is known, or known ones may be other work."""
-    if batches.taken.filter("waited").is_empty():
+    if job.found.batches.taken.filter("waited").is_empty():
         return (
             "no wait for a loader is known: ranges around it show it, or calls of the operating "
             "system in which a thread sleeps (nsys records these with -t osrt)"
         )
-    return batches.doubt
+    return job.found.batches.doubt(job.bounds)
 
 
 def _unsplit(job: Job, size: int, edges: int) -> str:

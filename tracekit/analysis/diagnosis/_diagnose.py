@@ -133,6 +133,7 @@ FINDINGS = pl.Schema(
     }
 )  # fmt: skip
 _NO_STEPS = "no steps are known"
+_TOO_LITTLE = "win too little, as GPUs would then wait longer for input or the host"
 _TOGETHER = "do not add wins: two of them may be about the same time"
 NOTICED = WORTH / 2
 """The base is searched for what takes this share of a step; a win that moves by less stays."""
@@ -186,7 +187,7 @@ def diagnose(
     require_ops(trace)
     known = facts_of(trace, traffic, worth=worth, without=without)
     facts = replace(known, measures=_MEASURES)
-    answers = {name: found for name in asked if (found := RULES[name](facts)) is not None}
+    answers = {name: each for name in asked if (each := RULES[name](facts)) is not None}
     hidden = [name for name, finding in answers.items() if not _is_left(facts, finding)]
     found = [_row(facts, name, answers[name]) for name in answers if name not in hidden]
     rows = pl.DataFrame(found, schema=FINDINGS).sort(
@@ -198,11 +199,10 @@ def diagnose(
     is_hidden = doubtful and rules is None and top is not None and top <= _TOP
     firm = rows.head(rows.height - doubtful) if is_hidden else rows
     listed = firm if top is None else firm.head(top)
+    meta = _meta(facts, rows, asked) | ({"hidden": hidden} if hidden else {})
     return Answer(
         rows=listed,
-        meta=_meta(facts, rows, asked)
-        | ({_PERHAPS: doubtful} if is_hidden else {})
-        | ({"hidden": hidden} if hidden else {}),
+        meta=meta | ({_PERHAPS: doubtful} if is_hidden else {}),
         title="what takes time",
         tables={"findings": rows},
         readable=_readable(listed),
@@ -498,8 +498,4 @@ def _diagnosis_notes(meta: Mapping[str, Any]) -> list[str]:
 
 
 note("wins")(lambda text: [text_of(text)])
-note("hidden")(
-    lambda rules: [
-        f"win too little, as GPUs would then wait longer for input or the host: {', '.join(rules)}"
-    ]
-)
+note("hidden")(lambda rules: [f"{_TOO_LITTLE}: {', '.join(rules)}"])

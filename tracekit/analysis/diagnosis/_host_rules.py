@@ -312,6 +312,8 @@ def unhidden_copies(facts: Facts) -> Finding | None:
     where = "to the host" if to_gpu.is_empty() else "from and to the host"
     earlier = facts.lost(to_gpu, "earlier")
     blocking = int(to_gpu["blocking"].sum())
+    # Exposed mostly in backward passes and updates, they bring no batch.
+    no_batch = bool(2 * to_gpu["no_input"].sum() > to_gpu["exposed"].sum())
     held = f"{blocking:,} of them block their call although their memory is pinned"
     returned = f"{duration(facts.lost(back, 'exposed').mean)} {facts.per} of them to the host"
     waited = "they begin when they are launched: whether a batch was there before is unknown"
@@ -335,15 +337,10 @@ def unhidden_copies(facts: Facts) -> Finding | None:
             *([] if to_gpu.is_empty() else [waited]),
         ),
         advice=("Do not block in them (`non_blocking=True`). " if blocking else "")
-        + ("" if to_gpu.is_empty() else _COPIED_AHEAD[_brings_no_input(to_gpu)])
+        + ("" if to_gpu.is_empty() else _COPIED_AHEAD[no_batch])
         + "Copy to the host less often, or beside the next step. " * (not back.is_empty())
         + "Faster copies (fewer bytes: smaller types, decoding on the GPU) win a part.",
     )
-
-
-def _brings_no_input(to_gpu: pl.DataFrame) -> bool:
-    """Test if copies to a GPU are mostly exposed in BP and WU, and so bring no input batch."""
-    return bool(to_gpu.select(2 * pl.col("no_input").sum() > pl.col("exposed").sum()).item())
 
 
 def small_copies(facts: Facts) -> Finding | None:

@@ -118,17 +118,10 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
         .list.eval(_truth(pl.element())),
         starts=_at(shape, "starts_at"),
     )  # fmt: skip
-    return _with_pairs(located.with_columns(_table_first()), trace)
-
-
-def _table_first() -> list[pl.Expr]:
-    """Swap the operands of look-ups in `torch.nn.functional` (of PyProf): their indices come first.
-
-    PyTorch's other name for it, ``aten::embedding``, takes the table first.
-    """
-    first = pl.col("types").list.first().replace(_DTYPES)
-    turned = pl.when((_FORM == "rows") & first.str.starts_with("int"))
-    return [turned.then(other).otherwise(own).alias(own) for own, other in ("ab", "ba")]
+    # In `torch.nn.functional`, which PyProf records, the indices of a look-up precede the table.
+    turned = pl.when((_FORM == "rows") & pl.col("types").list.first().str.starts_with("int"))
+    swapped = [turned.then(other).otherwise(own).alias(own) for own, other in ("ab", "ba")]
+    return _with_pairs(located.with_columns(swapped), trace)
 
 
 def _with_pairs(operators: pl.DataFrame, trace: Trace) -> pl.DataFrame:
