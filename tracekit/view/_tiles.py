@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -124,9 +124,9 @@ class Level:
         """Return the sums in bins four times as long."""
         return Level(
             self.width * FACTOR,
-            {look: small(_in_fours(each).sum(axis=1)) for look, each in self.busy.items()},
-            small(_in_fours(self.count).sum(axis=1)),
-            small(_in_fours(self.longest).max(axis=1)),
+            {look: small(reduce(np.add, _in_fours(each))) for look, each in self.busy.items()},
+            small(reduce(np.add, _in_fours(self.count))),
+            small(reduce(np.maximum, _in_fours(self.longest))),
         )
 
 
@@ -136,8 +136,10 @@ def small(values: Ints) -> Ints:
 
 
 def _in_fours(values: Ints) -> Ints:
-    padded = np.pad(values.astype(np.int64), (0, -len(values) % FACTOR))
-    return padded.reshape(-1, FACTOR)
+    """Return the first of each four values, the second, and so on: sums of these are quick."""
+    fours = np.zeros((-(-len(values) // FACTOR), FACTOR), np.int64)
+    fours.reshape(-1)[: len(values)] = values
+    return fours.T
 
 
 def width_below(most: float) -> int:
