@@ -106,6 +106,18 @@ def test_what_nothing_could_contradict_has_no_doubt_that_is_known(name: str) -> 
     assert all(told[assumption]["doubt_ns"] is None for assumption in untested)
 
 
+@pytest.mark.parametrize(("update", "doubt"), [(4 * "m:gemm#9/W ", 7 * 7 * 7), ("", None)])
+def test_where_no_update_is_found_forward_passes_may_hold_it(
+    update: str, doubt: int | None
+) -> None:
+    """An update of matrix products alone looks like layers, in a recording cut at both ends."""
+    passes = "m:gemm#5/F m:relu/F m:gemm/F b:gemm_backward/B b:relu_backward/B b:gemm_backward/B "
+    steps = passes.removeprefix("m:gemm#5/F ") + 7 * (update + passes)
+    found = find_structure(Program().run(steps).work())
+    told = {each.name: each for each in found.assumptions}[LAYERS]
+    assert (told.result, told.doubt_ns) == ("untested", doubt)
+
+
 def test_input_before_some_steps_alone_speaks_for_none() -> None:
     """Others begin with a copy on the device: nothing says which of the two begins a step."""
     layers = "m:gemm/F m:relu/F m:gemm/F b:gemm_backward/B b:relu_backward/B b:gemm_backward/B "

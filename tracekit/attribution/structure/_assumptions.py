@@ -141,7 +141,9 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
     """Test that weight updates contain no layer kernels (such as matrix products).
 
     Ops after a backward pass and before the next forward pass count as the update. The assumption
-    stays untested if neither input nor a fetched result shows where forward passes begin.
+    stays untested if neither input nor a fetched result shows where forward passes begin. If then
+    no update was found, and no fewer layers run between backward passes than in these, which run
+    more than a forward pass of which nothing is frozen, all time between them is in doubt.
     """
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
@@ -156,9 +158,19 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
         return Assumption(LAYERS, "fails", int(length.sum()), evidence)
     if parts.cut.fed:
         return Assumption(LAYERS, "holds", 0, f"none before {parts.cut.fed}")
-    return Assumption(
-        LAYERS, "untested", None, "neither input nor a fetched result comes before forward passes"
+    evidence = "neither input nor a fetched result comes before forward passes"
+    between, backward = (
+        int(total_in(lane.layer, *edges).sum())
+        for edges in ((first, turns.stop[1:]), (turns.bursts, turns.ends))
     )
+    if parts.head[1:].any() or between < backward:
+        return Assumption(LAYERS, "untested", None, evidence)
+    doubt = int(total_in(spent * (stage == FP), first, turns.stop[1:]).sum())
+    evidence += (
+        f", no update was found, and {between:,} layers lie between backward passes, which run "
+        f"{backward:,}: there may be updates that multiply matrices among them"
+    )
+    return Assumption(LAYERS, "untested", doubt, evidence)
 
 
 def _leads(turns: Turns, parts: Parts, stage: Array, *, fed: bool) -> Iterator[Assumption]:
