@@ -112,7 +112,7 @@ def test_what_waits_hide_is_named() -> None:
     found = diagnose(b.trace())
     assert found.rows["rule"].to_list() == ["input_bound"]
     assert found.meta["hidden"] == ["layout_transposes"]
-    said = "win too little, as GPUs would then wait longer for input or the host: layout_transposes"
+    said = "not listed, as GPUs would then wait longer for input or the host: layout_transposes"
     assert said in notes(found.meta)
     alone = diagnose(b.trace(), rules=["layout_transposes"])
     assert alone.empty == "nothing found that takes 2 % of a step or more, but what waits hide"

@@ -133,7 +133,7 @@ FINDINGS = pl.Schema(
     }
 )  # fmt: skip
 _NO_STEPS = "no steps are known"
-_TOO_LITTLE = "win too little, as GPUs would then wait longer for input or the host"
+_TOO_LITTLE = "not listed, as GPUs would then wait longer for input or the host"
 _TOGETHER = "do not add wins: two of them may be about the same time"
 NOTICED = WORTH / 2
 """The base is searched for what takes this share of a step; a win that moves by less stays."""
