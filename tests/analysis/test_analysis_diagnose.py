@@ -115,7 +115,7 @@ def test_what_waits_hide_is_named() -> None:
     said = "not listed, as GPUs would then wait longer for input or the host: layout_transposes"
     assert said in notes(found.meta)
     alone = diagnose(b.trace(), rules=["layout_transposes"])
-    assert alone.empty == "nothing found that takes 2 % of a step or more, but what waits hide"
+    assert alone.empty == "nothing found that takes 2 % of a step or more, except what waits hide"
     assert "hidden" not in diagnose(_steps().trace()).meta
 
 

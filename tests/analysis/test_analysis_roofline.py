@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import polars as pl
@@ -127,12 +127,22 @@ def test_bytes_of_an_operator() -> None:
     assert [row["bytes"] for row in found] == [moved for *_, moved in MOVED]
 
 
-def test_a_look_up_by_pyprof_lists_its_indices_first() -> None:
-    """As `torch.nn.functional` does; of the table only the rows that are taken count."""
+@pytest.mark.parametrize(
+    ("module", "operands", "moved"),
+    [("torch.nn.functional", (("(3, 2)", "int64"), ("(100, 8)", "float32")), 8 * 6 + 2 * 4 * 6 * 8),
+     ("torch", (("(100, 8)", "int8"), ("(3, 2)", "int64")), None)],
+)  # fmt: skip
+def test_a_look_up_by_pyprof_may_list_its_indices_first(
+    module: str, operands: Sequence[tuple[str, str]], moved: int | None
+) -> None:
+    """As `torch.nn.functional` does; of the table only the rows that are taken count.
+
+    Of a table of integers that is not known: its width is taken for that of the indices.
+    """
     tensor = "{'name': '', 'type': 'tensor', 'shape': %s, 'dtype': '%s'}"
-    given = ", ".join(tensor % each for each in (("(3, 2)", "int64"), ("(100, 8)", "float32")))
-    row = only(f"{{'mod': 'torch.nn.functional', 'op': 'embedding', 'args': [{given}]}}")
-    assert row["bytes"] == 8 * 6 + 2 * 4 * 6 * 8
+    given = ", ".join(tensor % each for each in operands)
+    row = only(f"{{'mod': '{module}', 'op': 'embedding', 'args': [{given}]}}")
+    assert row["bytes"] == moved
 
 
 def test_attention_to_sequences_of_several_lengths() -> None:

@@ -1,4 +1,7 @@
-"""Answers as JSON for the page, with arrays of integers as bytes: digits take six times as long."""
+"""Answers as JSON for the page, with long arrays of integers as bytes.
+
+Digits of 4,000 integers take 4 to 11 times as long to write.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 
 _FEW = 128
-"""Number of values up to which digits are no longer than bytes take."""
+"""Largest number of values that are written as digits, about as fast as bytes."""
 _TYPES = {kind: np.iinfo(kind) for kind in ("i1", "i2", "i4")}
 
 

@@ -207,7 +207,7 @@ def diagnose(
         tables={"findings": rows},
         readable=_readable(listed),
         empty=f"nothing found that takes {100 * worth:g} % of a step or more"
-        + (", but what waits hide" if hidden else "")
+        + (", except what waits hide" if hidden else "")
         + (", but by rules that are often wrong: --all lists them" if is_hidden else ""),
         as_records=True,
         command="diagnose",

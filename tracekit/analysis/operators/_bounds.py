@@ -70,7 +70,7 @@ def with_bytes(rows: pl.DataFrame) -> pl.DataFrame:
         .otherwise(total)
     )  # fmt: skip
     helpers = ("types_text", "operands", "read", "width", "spread", "widths", *_PLACES, *_SIZES)
-    fits = pl.col("bytes") < _MOST
+    fits = pl.col("bytes").is_between(0, _MOST, closed="left")  # negative: another form than known
     return (
         found.with_columns(bytes=moved.round())
         .with_columns(bytes=pl.when(fits).then("bytes").cast(pl.Int64)).drop(helpers)

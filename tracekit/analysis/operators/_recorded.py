@@ -119,7 +119,10 @@ def recorded_operators(trace: Trace) -> pl.DataFrame:
         starts=_at(shape, "starts_at"),
     )  # fmt: skip
     # In `torch.nn.functional`, which PyProf records, the indices of a look-up precede the table.
-    turned = pl.when((_FORM == "rows") & pl.col("types").list.first().str.starts_with("int"))
+    is_index = [
+        pl.col("types").list.get(n, null_on_oob=True).str.starts_with("int") for n in (0, 1)
+    ]
+    turned = pl.when((_FORM == "rows") & is_index[0] & ~is_index[1])
     swapped = [turned.then(other).otherwise(own).alias(own) for own, other in ("ab", "ba")]
     return _with_pairs(located.with_columns(swapped), trace)
 

@@ -142,8 +142,8 @@ def _layers_in_updates(turns: Turns, parts: Parts, stage: Array) -> Assumption:
 
     Ops after a backward pass and before the next forward pass count as the update. The assumption
     stays untested if neither input nor a fetched result shows where forward passes begin. If then
-    no update was found, and no fewer layers run between backward passes than in these, which run
-    more than a forward pass of which nothing is frozen, all time between them is in doubt.
+    no update was found, and at least as many layers run between backward passes as in them, all
+    time between them is in doubt: without frozen weights, a forward pass runs fewer layers.
     """
     lane, spent = turns.lane, turns.lane.work.end - turns.lane.work.start
     first = turns.first[1:]
