@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from tracekit.attribution._passes import PASSES
@@ -16,6 +18,8 @@ _APART = ("pass_exchange", "weight_exchange", "gradient_exchange", "none")
 """Sources that are right by definition, and the one that means no source."""
 _NS_PER_MS = 1_000_000
 _PAIR = 2
+_Opinions: TypeAlias = Sequence[Mapping[str, Any]]
+"""Rows of the table of opinions, of one process."""
 _METHODS = {"threads": "found from threads", "order": "estimated from the order of launches"}
 
 
@@ -36,19 +40,24 @@ def findings(
     """
     pids = dict(processes.select("process", "pid").iter_rows())
     several = verdicts.height > 1
+    order = ("stage_source", "other_source", "other_stage", "stage")  # as sources decide
+    told = opinions.sort(order).with_columns(pl.selectors.enum().cast(pl.String))
+    of_process = defaultdict(list)
+    for opinion in told.iter_rows(named=True):
+        of_process[opinion["process"]].append(opinion)
+    steps_of = iterations.partition_by("process", as_dict=True)
 
     def named(text: str, process: int) -> str:
         return f"process {pids.get(process, process)}: {text}" if several else text
 
     found = []
     for verdict in verdicts.to_dicts():
-        rows = opinions.filter(pl.col("process") == verdict["process"])
+        rows = of_process[verdict["process"]]
+        steps = steps_of.get((verdict["process"],), iterations.clear())
         texts = (
-            *_cut(verdict, iterations), *_unlike(iterations, verdict["process"]),
-            *_left_out(iterations, verdict["process"]),
+            *_cut(verdict, steps), *_unlike(steps), *_left_out(steps),
             *_structure(rows, verdict), *_lopsided(rows, verdict),
-            *_exchanges_forward(rows, verdict),
-            *_disagreements(rows, verdict),
+            *_exchanges_forward(rows, verdict), *_disagreements(rows, verdict),
         )  # fmt: skip
         found += [named(text, verdict["process"]) for text in texts]
     return tuple(found)
@@ -60,7 +69,7 @@ def stored_findings(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
     return findings(*map(tables.__getitem__, names)) if tables.keys() >= set(names) else ()
 
 
-def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
+def _cut(verdict: Mapping[str, Any], steps: pl.DataFrame) -> Iterator[str]:
     if verdict["iterations"] and not verdict["with_work"]:
         yield (
             f"none of {verdict['iterations']:,} iterations has GPU work: all recorded GPU work "
@@ -77,7 +86,7 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     ends = {"begin": "beginning", "end": "end", "both": "beginning and end"}[verdict["cut"]]
     # Structure does not see what is missing, but that it cannot tell where a step begins or ends;
     # a last step with less work, or that ends with the recording, may be all there.
-    sources = iterations.filter(process=verdict["process"])["source"].cast(pl.String)
+    sources = steps["source"].cast(pl.String)
     by_structure = sources.len() and (sources == "structure").all()
     may_be_all = by_structure or verdict["with_work"] == verdict["iterations"]
     is_cut = "may be" if may_be_all else "is"
@@ -88,9 +97,9 @@ def _cut(verdict: Mapping[str, Any], iterations: pl.DataFrame) -> Iterator[str]:
     )
 
 
-def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
+def _unlike(steps: pl.DataFrame) -> Iterator[str]:
     """Yield a warning if a process has two complete iterations only, of very unlike op counts."""
-    counts = iterations.filter(pl.col("process") == process, pl.col("whole"))["ops"].to_list()
+    counts = steps["ops"].filter(steps["whole"]).to_list()
     if len(counts) == _PAIR and min(counts) < THRESHOLDS.like_others * max(counts):
         first, last = counts
         yield (
@@ -99,20 +108,23 @@ def _unlike(iterations: pl.DataFrame, process: int) -> Iterator[str]:
         )
 
 
-def _left_out(iterations: pl.DataFrame, process: int) -> Iterator[str]:
+def _left_out(steps: pl.DataFrame) -> Iterator[str]:
     """Yield a warning if step numbers are missing: their time counts in the step before them."""
-    by, lasts = pl.col("iteration").diff(), pl.col("start").diff()
-    rows = iterations.filter(process=process).sort("start").select("iteration", by=by, lasts=lasts)
-    for last, by_last, length in rows.filter(pl.col("by") > pl.col("by").median()).rows()[:1]:
+    if steps.height < _PAIR:
+        return
+    number, start = steps.sort("start").select("iteration", "start").to_numpy().T
+    by = np.diff(number)
+    for at in np.flatnonzero(by > np.median(by))[:1]:
         yield (
-            f"no step between {last - by_last} and {last} is marked in the recording: the "
-            f"{length / _NS_PER_MS:,.3f} ms from one to the other count as a step"
+            f"no step between {number[at]} and {number[at + 1]} is marked in the recording: the "
+            f"{(start[at + 1] - start[at]) / _NS_PER_MS:,.3f} ms from one to the other count as a "
+            "step"
         )
 
 
-def _structure(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _structure(opinions: _Opinions, verdict: Mapping[str, Any]) -> Iterator[str]:
     if verdict["decides"]:
-        named = opinions["other_source"].cast(pl.String).is_in(_BY_RANGES).any()
+        named = any(each["other_source"] in _BY_RANGES for each in opinions)
         who = "ranges do not name all stages: the rest is"
         rest = who if named else "no range names a stage: they are"
         yield f"{rest} {_METHODS[verdict['structure']]}; see `tracekit info --stages`"
@@ -122,7 +134,7 @@ def _structure(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[s
         yield f"stages found from structure are contradicted: {verdict['contradictions']}"
 
 
-def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _lopsided(opinions: _Opinions, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning if a training process has far more GPU time in forward than backward passes.
 
     As a rule backward passes take longer. `opinions` has the process's rows of the
@@ -130,42 +142,32 @@ def _lopsided(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[st
     """
     if verdict["verdict"] != "training" or verdict["cut"] is not None:
         return
-    decided = opinions.filter(
-        pl.col("stage_source").cast(pl.String) == pl.col("other_source").cast(pl.String)
-    )
-    forward, backward = (
-        int(decided.filter(pl.col("stage").cast(pl.String) == stage)["total_ns"].sum())
-        for stage in ("FP", "BP")
-    )
-    if forward > THRESHOLDS.far_above * backward > 0:
+    lasts: Counter[str] = Counter()
+    for each in opinions:
+        lasts[each["stage"]] += each["total_ns"] * (each["stage_source"] == each["other_source"])
+    if lasts["FP"] > THRESHOLDS.far_above * lasts["BP"] > 0:
         yield (
-            f"FP takes {forward / _NS_PER_MS:,.3f} ms of GPU time and BP "
-            f"{backward / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: part "
-            "of BP may be called FP, or forward passes run alone, or wait in collectives"
+            f"FP takes {lasts['FP'] / _NS_PER_MS:,.3f} ms of GPU time and BP "
+            f"{lasts['BP'] / _NS_PER_MS:,.3f} ms, though backward passes take longer as a rule: "
+            "part of BP may be called FP, or forward passes run alone, or wait in collectives"
         )
 
 
-def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _exchanges_forward(opinions: _Opinions, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning if many gradients are exchanged where range or thread names say forward.
 
     `opinions` has the process's rows of the table of that name, `verdict` its row of ``verdicts``.
     """
     if verdict["verdict"] != "training":
         return
-    exchanged = opinions.filter(pl.col("stage_source").cast(pl.String) == "gradient_exchange")
-    if exchanged.is_empty():
-        return
-    source = pl.col("other_source").cast(pl.String)
-    total = int(exchanged.filter(source == "gradient_exchange")["ops"].sum())
-    forward = (
-        exchanged.filter(
-            source != "gradient_exchange", pl.col("other_stage").cast(pl.String) == "FP"
-        )
-        .group_by(source)
-        .agg(pl.col("ops").sum())
-        .sort("ops", "other_source", descending=[True, False])
-    )
-    for text, ops in forward.iter_rows():
+    total, forward = 0, Counter[str]()
+    for each in opinions:
+        if each["stage_source"] == "gradient_exchange":
+            if (source := each["other_source"]) == "gradient_exchange":
+                total += each["ops"]
+            elif each["other_stage"] == "FP":
+                forward[source] += each["ops"]
+    for text, ops in sorted(forward.items(), key=lambda each: -each[1]):
         if ops > THRESHOLDS.exchanged_forward * total:
             yield (
                 f"{ops:,} of {total:,} exchanges of gradients are launched where {text} gives FP: "
@@ -175,45 +177,44 @@ def _exchanges_forward(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> It
             )
 
 
-def _disagreements(opinions: pl.DataFrame, verdict: Mapping[str, Any]) -> Iterator[str]:
+def _disagreements(opinions: _Opinions, verdict: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning if two sources of evidence (range and kernel names, say) disagree on stages.
 
     They do if they differ about much time, or if most of a whole pass by structure is overruled.
     The warning has the GPU time in question.
     """
-    stage, source, other_stage, other = (
-        pl.col(name).cast(pl.String)
-        for name in ("stage", "stage_source", "other_stage", "other_source")
-    )
-    ns, pair = pl.col("total_ns"), ["stage_source", "other_source"]
-    total = int(opinions.filter(source == other)["total_ns"].sum())
-    differ = (source != other) & (stage != other_stage) & ~source.is_in(_APART)
-    if verdict["verdict"] != "training" or not total or opinions.filter(differ).is_empty():
+    if verdict["verdict"] != "training":
         return
-    is_whole = (
-        (other == "structure") & other_stage.is_in(PASSES) & (ns >= THRESHOLDS.left * total)
-        & (2 * ns > pl.col("whole"))
-    )  # fmt: skip
-    by_names, by_others = THRESHOLDS.disagreement_by_names, THRESHOLDS.disagreement
-    least = pl.when(other.is_in(_BY_NAMES)).then(by_names).otherwise(by_others)
-    percent = (100 * ns / total).round().cast(pl.Int64)
-    part = pl.format("{} for {} {} %", other_stage, stage, percent)
-    listed = pl.col("parts").list.join(", ")
-    found = (
-        opinions.with_columns(whole=ns.sum().over("other_source", "other_stage"))
-        .filter(differ)
-        .group_by(*pair, "other_stage", "stage").agg(ns.sum(), pl.col("whole").first())
-        .sort(-ns, *pair, "other_stage", "stage")
-        .with_columns(part=part, is_whole=is_whole)
-        .group_by(pair, maintain_order=True)
-        .agg(ns.sum(), pl.col("is_whole").any(), parts=pl.col("part").filter(100 * ns >= total))
-        .filter((ns >= least * total) | pl.col("is_whole"))
-        .sort("total_ns", descending=True, maintain_order=True)
-        .select(source, said=pl.format("{} about {} % ({})", other, percent, listed))
-        .group_by("stage_source", maintain_order=True).agg(pl.col("said").str.join(", "))
-    )  # fmt: skip
-    for decides, shares in found.iter_rows():
+    total, whole, differ = 0, Counter[tuple[str, str]](), Counter[tuple[str, ...]]()
+    for each in opinions:
+        source, other, ns = each["stage_source"], each["other_source"], each["total_ns"]
+        stage, other_stage = each["stage"], each["other_stage"]
+        whole[other, other_stage] += ns
+        if source == other:
+            total += ns
+        elif stage != other_stage and source not in _APART:
+            differ[source, other, other_stage, stage] += ns
+    pairs: dict[tuple[str, str], dict[tuple[str, str], int]] = defaultdict(dict)
+    for (source, other, *stages), ns in sorted(differ.items(), key=lambda each: -each[1]):
+        pairs[source, other][stages[0], stages[1]] = ns
+    said = defaultdict(list)
+    for (source, other), parts in sorted(pairs.items(), key=lambda each: -sum(each[1].values())):
+        is_whole = other == "structure" and any(
+            stage in PASSES and ns >= THRESHOLDS.left * total and 2 * ns > whole[other, stage]
+            for (stage, _), ns in parts.items()
+        )
+        by_names = other in _BY_NAMES
+        least = THRESHOLDS.disagreement_by_names if by_names else THRESHOLDS.disagreement
+        if total and (is_whole or sum(parts.values()) >= least * total):
+            listed = ", ".join(
+                f"{other_stage} for {stage} {100 * ns / total:.0f} %"
+                for (other_stage, stage), ns in parts.items()
+                if 100 * ns >= total
+            )
+            share = 100 * sum(parts.values()) / total
+            said[source].append(f"{other} about {share:.0f} % ({listed})")
+    for decides, shares in said.items():
         yield (
-            f"{decides} decides stages, and other sources disagree: {shares} of GPU time; see "
-            "`tracekit info --stages`"
+            f"{decides} decides stages, and other sources disagree: {', '.join(shares)} of GPU "
+            "time; see `tracekit info --stages`"
         )
