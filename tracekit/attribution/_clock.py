@@ -7,7 +7,6 @@ Where a recording violates one of these rules, the amount gives the clock offset
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -292,12 +291,15 @@ def _slacks(waits: pl.DataFrame, ended: Callable[[], Iterable[pl.DataFrame]]) ->
     """Return ``device, start, end, slack`` of host waits.
 
     ``slack`` is the time, ns, from the end of the GPU work that a wait waits for to its return.
-    `ended` yields chunks of ops with the ends of their launching calls.
+    `ended` yields chunks of ops with the ends of their launching calls. If `waits` has a column
+    ``device``, only work of that GPU counts.
     """
+    of_gpu = [name for name in waits.columns if name == "device"]
     found = [pl.DataFrame(schema=_SCHEMA)]
     for name, by in _OF.items() if waits.height else ():
         of_type = waits.filter(pl.col("type") == name).with_row_index("wait")
-        parts = [_last_ends(of_type, rows, by) for rows in ended()] if of_type.height else []
+        keys = (*by, *of_gpu)
+        parts = [_last_ends(of_type, rows, keys) for rows in ended()] if of_type.height else []
         if parts:
             # Of several chunks the last end of all counts, and the device of it.
             last = pl.concat(parts).sort("until").unique("wait", keep="last")
@@ -373,7 +375,7 @@ class Jumps:
         self._waits = _of_host(syncs)
         self._least = [pl.DataFrame(schema=_LEAST)]
         self._quickest: dict[int, int] = {}
-        self._early: dict[int, list[pl.DataFrame]] = {}
+        self._early = pl.DataFrame(schema=_SCHEMA)
 
     def add(self, ops: pl.DataFrame) -> None:
         """Note least launch delays, and waits that seem to end early, in a chunk of ops.
@@ -381,25 +383,25 @@ class Jumps:
         The ops are ordered by start.
         """
         delay = pl.col("start") - pl.col("launch_start")
-        for gpu in ops.select("device", "start", delay=delay).drop_nulls().partition_by("device"):
+        delays = ops.select("device", "start", delay=delay).drop_nulls()
+        since = {}
+        for (device,), gpu in delays.partition_by("device", as_dict=True).items():
             least = _least_of(gpu)
             self._least.append(least)
-            device, delay_ns = gpu["device"][0], least["delay"].to_numpy()
-            quickest = min(self._quickest.get(device, _LONG), int(delay_ns.min()))
+            quickest = min(self._quickest.get(device, _LONG), int(gpu["delay"].to_numpy().min()))
             self._quickest[device] = quickest
             prompt = least["since"].filter(least["delay"] <= quickest + THRESHOLDS.prompt_ns)
-            early = self._early.setdefault(device, [])
-            if prompt.len():
-                early.clear()
-            # No clock has jumped before the last op that starts promptly.
-            late = ops.filter(
-                pl.col("device") == device, pl.col("start") > (prompt.max() or -_LONG)
-            )
-            early += self._early_returns(late.drop_nulls("launch_end"))
+            since[device] = int(prompt.to_numpy().max(initial=-_LONG))
+        # No clock has jumped before the last op that starts promptly.
+        again = [device for device, start in since.items() if start > -_LONG]
+        after = pl.col("device").replace_strict(since, default=None, return_dtype=pl.Int64)
+        late = ops.filter(pl.col("start") > after).drop_nulls("launch_end")
+        before = self._early.filter(~pl.col("device").is_in(again))
+        self._early = pl.concat([before, *(self._early_returns(late) if late.height else ())])
 
     def warnings(self, _: pl.DataFrame) -> Iterator[str]:
         """Yield warnings on devices whose clock has jumped ahead, with bounds of the jump."""
-        early = pl.concat([pl.DataFrame(schema=_SCHEMA), *itertools.chain(*self._early.values())])
+        early = self._early
         if early.is_empty():
             return
         begins = early.group_by("device").agg(
@@ -441,8 +443,11 @@ class Jumps:
             keys = _integers(("process", "context", "stream"))
             launched = ops.sort("launch_end")
             rows = launched.select("device", *keys, until="end", returned="launch_end")
-            within = pl.col("start").is_between(rows["returned"].min(), rows["until"].max())
-            yield _slacks(self._waits.filter(within), lambda: [rows]).filter(is_early)
+            worked = rows.group_by("device").agg(pl.min("returned"), pl.max("until"))
+            start = pl.col("start")
+            within = (start >= pl.col("returned")) & (start <= pl.col("until"))
+            waits_of = self._waits.join_where(worked, within).drop("returned", "until")
+            yield _slacks(waits_of.sort("start"), lambda: [rows]).filter(is_early)
 
 
 _LEAST = {"device": pl.Int32, "since": pl.Int64, "delay": pl.Int64}
