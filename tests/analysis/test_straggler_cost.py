@@ -38,6 +38,7 @@ def _op(step: int, rank: int, stage: int, kind: str, number: int, start: int, le
     )
 
 
+WAYS = ("forward", "backward")
 COMPUTING = ("forward-compute", "backward-compute", "optimizer", "gc")
 
 
@@ -362,6 +363,36 @@ def test_lost_and_doubled_ops_are_told() -> None:
     assert "(first: 5 backward-compute of rank 0, stage 0, in step 3, where 4 is usual)" in text
     (text,) = told([op for op in whole if (op["step"], op["rank"]) != (3, 1)])
     assert "of rank 1, stage 0, in step 3, where " in text
+
+
+def test_rules_that_the_recording_breaks_are_told() -> None:
+    """Gradients are summed while backward passes run; rank 1 sends in another order than rank 0."""
+    passes = [_op(0, 0, 0, f"{way}-compute", 0, 20 * n, 20) for n, way in enumerate(WAYS)]
+    (text,) = straggler_cost(
+        frame([*passes, _op(0, 0, 0, "grads-reduce-scatter", 0, 25, 25)])
+    ).meta["warnings"]
+    assert text == (
+        "the replay makes a step 1.30 times as long as it was recorded: its rules put ops one "
+        "after another that ran together"
+    )
+    orders = {0: ("forward-send 0", "forward-send 1", "backward-recv 0", "backward-recv 1")}
+    orders[1] = orders[0][0], orders[0][2], orders[0][1], orders[0][3]
+
+    def warned(*ranks: int) -> list[str]:
+        ops = [
+            _op(step, place, 0, told[:-2], int(told[-1]), 10 * n, 5)
+            for step in range(3) for place, rank in enumerate(ranks)
+            for n, told in enumerate(orders[rank])
+        ]  # fmt: skip
+        warnings = straggler_cost(frame([*ops, *passes])).meta["warnings"]
+        return [text for text in warnings if text.startswith("messages")]
+
+    assert not warned(0, 0)
+    (text,) = warned(0, 1, 0)
+    assert text == (
+        "messages come in another order than usual at 3 of 9 stages of a rank in a step: the "
+        "replay keeps it, so that the ideal step may wait for stragglers, too"
+    )
 
 
 def test_a_circle_is_refused() -> None:

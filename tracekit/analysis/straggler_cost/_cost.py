@@ -58,8 +58,8 @@ KEYS: Mapping[str, Sequence[str]] = {
     "kind": ("kind",),
 }
 """Keys to group stragglers by."""
-_REPLAYED = 0.9
-"""Least share of a recorded step that the replay must reach to be trusted."""
+_REPLAYED, _BEYOND = 0.9, 1.01
+"""Least and largest share of a recorded step that a replay to be trusted takes."""
 _MOST_OF_IT = 0.5
 """Least share of the cost at which a slow group is named (for a stage M_S of section 5.2)."""
 _WHO = {
@@ -255,7 +255,7 @@ def _answered(ops: pl.DataFrame, by: str) -> Answer:
             "slowdown": replayed / best if best else None,
             "sequence_correlation": correlation,
             "causes": _causes(ops, correlation, slow),
-            "warnings": [*_warnings(recorded, replayed), *_lost(ops)],
+            "warnings": [*_warnings(recorded, replayed), *_reordered(ops), *_lost(ops)],
         },
         title=_title(replayed, best),
         command="straggler-cost",
@@ -550,11 +550,32 @@ def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _warnings(recorded: float, replayed: float) -> list[str]:
-    if replayed >= _REPLAYED * recorded:
-        return []
-    rest = "the rest are delays between ops, or waits that its rules do not know"
-    return [f"the replay explains {percent(replayed / recorded)} of a recorded step: {rest}"]
+def _warnings(recorded: float, replayed: float) -> Iterator[str]:
+    if replayed < _REPLAYED * recorded:
+        rest = "the rest are delays between ops, or waits that its rules do not know"
+        yield f"the replay explains {percent(replayed / recorded)} of a recorded step: {rest}"
+    if replayed > _BEYOND * recorded:
+        yield (
+            f"the replay makes a step {replayed / recorded:.2f} times as long as it was recorded: "
+            "its rules put ops one after another that ran together"
+        )
+
+
+def _reordered(ops: pl.DataFrame) -> Iterator[str]:
+    """Yield a warning if messages of a stage come in different orders, though it ran the same."""
+    messages = ops.filter(pl.col("lane") == "pp-comm").sort(*_WORKER, "start", "kind", "number")
+    orders = messages.group_by(_WORKER).agg(
+        pl.struct(pl.col("start").rle_id(), "kind", "number").alias("order"),
+        messages=pl.struct("kind", "number").sort(),
+    )
+    counts = orders["stage", "messages", "order"].group_by(pl.all()).len()
+    usual = counts.group_by("stage", "messages").agg(pl.col("len").max())["len"].sum()
+    if usual < orders.height:
+        yield (
+            f"messages come in another order than usual at {orders.height - usual:,} of "
+            f"{orders.height:,} stages of a rank in a step: the replay keeps it, so that the ideal "
+            "step may wait for stragglers, too"
+        )
 
 
 def _lost(ops: pl.DataFrame) -> Iterator[str]:
