@@ -139,18 +139,23 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
     known, later ranks are found, too, up to the size of the job or of its largest communicator. So
     are ranks before the first one, unless all ranks come from file names (which may count from 1).
     """
-    tables, named = excerpt(trace), process_ranks(trace)
+    active, named = excerpt(trace).active.select("process").collect(), process_ranks(trace)
     ranks = named["rank"].drop_nulls().unique().sort().to_list()
-    active = tables.active.select("process").collect().join(named, on="process", how="left")
+    active = active.join(named, on="process", how="left")
     if ranks and not active["rank"].has_nulls():
-        marks = tables.ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
-        sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
-                 marks.collect()["name"].cast(pl.Int32)]  # fmt: skip
-        size = max(each.max() or 0 for each in sizes)
+        size = trace.once(_job_size)
         first = [-1] * (active["rank_source"] != "file").any()
         ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]
     between = (range(one + 1, other) for one, other in pairwise(ranks))
     return [*islice(chain.from_iterable(between), _FIRST)]
+
+
+def _job_size(trace: Trace) -> int:
+    """Return the number of ranks of the job, else of its largest communicator; 0 if unknown."""
+    marks = excerpt(trace).ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
+    sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
+             marks.collect()["name"].cast(pl.Int32)]  # fmt: skip
+    return max(each.max() or 0 for each in sizes)
 
 
 def unseen_participants(trace: Trace, calls: pl.DataFrame) -> str | None:
@@ -170,7 +175,14 @@ def uncounted_waits(trace: Trace, calls: pl.DataFrame) -> list[str]:
     alone, unseen = calls["match"].null_count(), unseen_participants(trace, calls)
     of_calls = f"the participants of {alone:,} of {calls.height:,} calls of collectives"
     last = "one that was not recorded may be the last, waits for it are not counted"
-    notes = {f"{of_calls}: waits in these are not counted": alone, f"{unseen}: {last}": unseen}
+    is_unsized = calls.drop_nulls("match")["ranks"].has_nulls()
+    notes = {
+        f"{of_calls}: waits in these are not counted": alone,
+        f"{unseen}: {last}": unseen,
+        f"how many ranks there are: those seen are taken as all ranks; {last}": (
+            is_unsized and not unseen and not trace.once(_job_size)
+        ),
+    }
     return [text for text, holds in notes.items() if holds]
 
 
