@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,8 +48,13 @@ def test_a_small_ingest_needs_no_compiler(name: str, tmp_path: Path) -> None:
     assert done.stdout.split() == ["False"]
 
 
-def test_few_rows_run_the_loop_itself() -> None:
+def test_few_rows_run_the_loop_itself_until_they_come_to_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_compiled, "_rows", Counter())
     assert compiled(number, _compiled.FEWEST_ROWS - 1) is plain(number)
+    assert compiled(number, 1) is plain(number)  # too few to pass them to machine code
+    assert compiled(number, _compiled._WORTH_CALLING) == _compiled._compiled(number).if_kept
     assert compiled(number, _compiled.FEWEST_ROWS) is not plain(number)
     assert compiled(number, _compiled.FEW_ROWS) is compiled(number, 1 << 30)
 

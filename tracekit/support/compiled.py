@@ -9,6 +9,7 @@ them at once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -28,19 +29,26 @@ FEW_ROWS = 20_000
 """Number of rows below which a plain Python loop is faster than compiling it."""
 FEWEST_ROWS = 2_000
 """Number of rows below which a plain Python loop is faster than loading compiled code."""
+_WORTH_CALLING = 300
+"""Number of rows below which a plain Python loop is faster than a call of loaded code."""
 ALWAYS = 1 << 62
 """A number of rows for which a loop is always compiled."""
+
+_rows: Counter[Callable[..., Any]] = Counter()
+"""Loop -> number of rows that it was given in this process."""
 
 
 def compiled(loop: Callable[P, R], rows: int) -> Callable[P, R]:
     """Return `loop`, compiled by Numba if it is to process many `rows`.
 
     From `FEW_ROWS` rows on, in this call or with earlier ones, the loop is always compiled. From
-    `FEWEST_ROWS` on it runs as machine code only if this is cached. Otherwise it runs as plain
-    Python.
+    `FEWEST_ROWS` on it runs as machine code only if this is cached; so do calls with fewer rows
+    once the loop has had as many. Otherwise it runs as plain Python.
     """
+    _rows[loop] += rows
     if rows < min(FEWEST_ROWS, FEW_ROWS):
-        return plain(loop)
+        may_be_loaded = rows >= _WORTH_CALLING and _rows[loop] >= FEWEST_ROWS
+        return cast("Callable[P, R]", _compiled(loop).if_kept if may_be_loaded else plain(loop))
     either = _compiled(loop)
     either.rows += rows
     return cast("Callable[P, R]", either if either.rows >= FEW_ROWS else either.if_kept)

@@ -40,6 +40,7 @@ class Compiled:
         self._loop = loop
         self.rows = 0  # that it was asked for, in this process
         self._known: dict[str, _Run] = {}
+        self._missing: set[str] = set()  # types for which the cache had no code
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the loop as machine code."""
@@ -58,8 +59,10 @@ class Compiled:
         """Run the loop's cached machine code; if none is cached, run the loop as plain Python."""
         with suppress(native.UnfitError):
             taken = native.arguments(arguments)
-            if run := self._found(taken):
+            known = self._known.get(taken.types)
+            if run := known or (taken.types not in self._missing and self._found(taken)):
                 return run(taken, arguments)
+            self._missing.add(taken.types)
         return plain(self._loop)(*arguments)
 
     def _found(self, taken: native.Arguments) -> _Run | None:
