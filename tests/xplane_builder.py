@@ -22,7 +22,8 @@ def _varint(value: int) -> bytes:
     return bytes([*made, value])
 
 
-STATS = ("correlation_id", "kernel_details", "memcpy_details", "name", "step_num")
+STATS = ("correlation_id", "kernel_details", "memcpy_details", "name", "step_num",
+         "memory_residency_details")  # fmt: skip
 
 
 def plane(

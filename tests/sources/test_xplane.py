@@ -55,6 +55,24 @@ def test_copies_that_may_go_to_another_gpu_are_told(profile):
     assert told in read(profile).warnings
 
 
+def test_nvidias_copies_between_gpus_have_both_ends_and_allocations_are_no_work(tmp_path):
+    """CUPTI's numbers of GPUs; an allocation lasts until its release."""
+    details = "kind_src:device kind_dst:device size:4096 dest:{} async:1"
+    events = [
+        ("MemcpyP2P", 0, 9_000, {"memcpy_details": details.format(0)}),
+        ("MemcpyD2D", 20_000, 9_000, {"memcpy_details": details.format(1)}),
+        ("Memory Device", 0, 900_000, {"memory_residency_details": "kind:device num_bytes:64"}),
+    ]
+    path = tmp_path / "host.xplane.pb"
+    gpu = plane("/device:GPU:1", ("Stream #9(MemcpyP2P,MemcpyD2D,MemoryResidency)", 1000, events))
+    path.write_bytes(plane("/device:GPU:0") + gpu)
+    trace = read(path)
+    assert rows(trace, "ops", "kind", "device", "src_device", "dst_device", "bytes") == [
+        ("p2p", 1, 1, 0, 4096), ("d2d", 1, 1, 1, 4096),
+    ]  # fmt: skip
+    assert "1 allocations of memory are not read" in trace.warnings
+
+
 def test_launches_operators_and_steps_are_on_the_thread_that_launches(profile):
     trace = read(profile)
     assert rows(trace, "calls", "name", "correlation", "start") == [

@@ -60,6 +60,7 @@ _YEAR_2001 = 10**18
 _SIZES = r"grid:(\d{1,10}),(\d{1,10}),(\d{1,10}) block:(\d{1,10}),(\d{1,10}),(\d{1,10})"
 _DIRECTION = r"^(?:Copy|Memcpy)(H|Host|D|Device|P)(?:To|2)(H|Host|D|Device|P)"
 _ENDS = {"H": "Host", "D": "Device", "P": "Device"}
+_PEER, _RESIDENCY = "MemcpyP2P", "memory_residency_details"
 _OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
 _PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _PID = 0
@@ -132,9 +133,17 @@ class _Gathered(Gathered):
             self._begun = begun if isinstance(begun, int) else 0
 
     def _add_work(self, plane: Plane, line: Line, device: int, stream: int) -> None:
-        statistics = ("correlation_id", "kernel_details", "memcpy_details", "memset_details")
+        statistics = (
+            "correlation_id",
+            "kernel_details",
+            "memcpy_details",
+            "memset_details",
+            _RESIDENCY,
+        )
         events = plane.events(line, *statistics)
-        ops = self._timed(events, line, "untimed").with_columns(
+        work = events.filter(pl.col(_RESIDENCY).is_null())
+        self._lost["allocations"] += events.height - work.height
+        ops = self._timed(work, line, "untimed").with_columns(
             pid=pl.lit(_PID, pl.Int64),
             device=pl.lit(device, pl.Int32),
             stream=pl.lit(stream, pl.Int64),
@@ -165,8 +174,8 @@ class _Gathered(Gathered):
             recorded = pl.col("name").str.strip_suffix(" [clone .kd]").str.strip_suffix(".kd")
             sized = ops.with_columns(launch_size(ops.select(sizes)), name=recorded)
             return kernels(sized, self._names).select(*_OP, "launch_size")
-        # Ends on other GPUs are told in numbers of AMD's agents, or of contexts.
-        none = pl.lit(None, pl.Int32)
+        # AMD's numbers of other ends are of agents; NVIDIA's are of GPUs.
+        between, other = pl.col("name") == _PEER, r" dest:(\d{1,9})\b"
         ends = [
             pl.col("name").str.extract(_DIRECTION, place).str.slice(0, 1).replace_strict(
                 _ENDS, default=None, return_dtype=pl.String
@@ -176,7 +185,10 @@ class _Gathered(Gathered):
         size = pl.col("memcpy_details").str.extract(r"size:(\d{1,18})").cast(pl.Int64)
         known = ops.with_columns(
             pl.concat_str(ends[0], pl.lit("To"), ends[1]).alias("direction"),
-            bytes=size, src_device=none, dst_device=none,
+            bytes=size, src_device=pl.when(between).then("device"),
+            dst_device=pl.when(between).then(
+                pl.col("memcpy_details").str.extract(other).cast(pl.Int32)
+            ),
         )  # fmt: skip
         made = copies(known, pl.col("direction"))
         is_unnamed = pl.col("memcpy_details").str.contains("kind:Unknown")
@@ -304,6 +316,7 @@ class _Gathered(Gathered):
             "untimed": "GPU ops have no valid times and were left out",
             "untimed host": "events of the host have no valid times and were left out",
             "devices": "devices are TPUs, which are not read",
+            "allocations": "allocations of memory are not read",
         }
         if len(self._devices) > 1:
             losses["ends"] = (
