@@ -65,6 +65,19 @@ class TestCategories:
         with pytest.raises(MissingDataError, match="events of the category 'npu_op' are not known"):
             trace_of(tmp_path, event("npu_op", "a", 1, 1))
 
+    def test_work_whose_process_or_other_gpu_is_not_recorded_is_told(self, tmp_path):
+        """Merged traces of two processes; copies of AMD's profiler between two GPUs, or within."""
+        copy = kernel("Memcpy DtoD (Device -> Device)", 5, 1, 2) | {"cat": "gpu_memcpy"}
+        ops = kernel("k", 3, 1, 1), kernel("k", 4, 1, 1, device=1), copy
+        trace = trace_of(tmp_path, launch(1, 1, 1), *ops)
+        assert not {"copies", "calls"} & {word for text in trace.warnings for word in text.split()}
+        both = launch(1, 1, 1), launch(2, 1, 2), launch(1, 1, 1, pid=200)
+        trace = trace_of(tmp_path, *both, *ops, hip_runtime_version=60443483)
+        within = "1 copies count as copies within a GPU: AMD's profiles do not name another one"
+        assert within in trace.warnings
+        (text,) = (text for text in trace.warnings if text.startswith("calls of 2 processes"))
+        assert "all of it is taken to be of process 100, and launches, ranges and stages" in text
+
     def test_a_negative_duration_is_told(self, tmp_path):
         trace = trace_of(tmp_path, kernel("k", 5, -1, 1), kernel("k", 7, 1, 2))
         assert rows(trace, "ops", "start", "end") == [(0, 0), (2000, 3000)]

@@ -16,6 +16,7 @@ from tracekit.sources._times import Times
 COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """Functions whose grid argument counts threads instead of blocks."""
 GRID, BLOCK = LAUNCH_SIZE[:3], LAUNCH_SIZE[3:]
+WITHIN = "copies count as copies within a GPU: AMD's profiles do not name another one"
 _BY_KERNEL = r"^__amd_rocclr_(copy|fill)Buffer"
 _SHORT = {"HOST": "H", "DEVICE": "D"}
 _DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "HtoH": "h2h"}

@@ -161,6 +161,7 @@ class Gathered:
         self.counts["unplaced"] += ops.height - placed.height
         endless = pl.any_horizontal(pl.col("src_device", "dst_device").is_null())
         self.counts["endless"] += placed.filter(endless, pl.col("kind") == "p2p").height
+        self.counts["within"] += placed.filter(pl.col("kind") == "d2d").height
         self.active.update(placed["device"].unique().to_list())
         for name in ("device", "src_device", "dst_device"):
             self.devices.update(placed[name].drop_nulls().unique().to_list())
@@ -176,6 +177,11 @@ class Gathered:
         named = events.select("name", "pid", "tid", "label").drop_nulls("label")
         for entry, pid, tid, label in named.unique(maintain_order=True).iter_rows():
             self._labels[entry, pid, tid] = label
+
+    @property
+    def callers(self) -> int:
+        """Number of processes with calls of CUDA or HIP."""
+        return len(self._callers)
 
     @property
     def pid(self) -> int:

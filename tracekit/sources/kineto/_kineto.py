@@ -13,6 +13,7 @@ import polars as pl
 
 from tracekit.errors import MissingDataError
 from tracekit.model import NO_KERNELS, Maker, Recording, Stream
+from tracekit.sources._amd import WITHIN
 from tracekit.sources._identities import HostColumns, contents, report
 from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
@@ -29,6 +30,7 @@ _MOST_RANKS = 1 << 30
 _MOST_UNKNOWN = 5
 _TELLING = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"')
 """Texts of which one is in the head of every trace of Kineto."""
+_HIP = "hip_runtime_version"
 _ROCPROF = b'CPU HIP API"'
 """Texts in the head of JSON of rocprof, AMD's recorder before rocprofv3, which looks alike."""
 _REPORT = pl.lit(0, pl.Int32).alias("report")
@@ -101,7 +103,7 @@ def read(
         _gather(document, gathered, progress)
         around = document.around
     if not gathered.ops.height and not gathered.ranges.height:
-        lost = "".join(f"; {loss}" for loss in _losses(gathered))
+        lost = "".join(f"; {loss}" for loss in _losses(gathered, is_amd=False))
         hint = f"{_RECORD}; of JAX give the .xplane.pb beside it"
         raise MissingDataError(f"no GPU work and no operators in {path}{lost}", hint)
     graphs = joined(captures, gathered) if captures else None
@@ -186,7 +188,7 @@ def _recording(
                 (gathered.calls.height, NO_CALLS, _RECORD),
                 (gathered.ranges.height, _NO_OPERATORS, _RECORD),
             ),
-            *_losses(gathered), *(graphs.warnings if graphs else ()),
+            *_losses(gathered, is_amd=_HIP in around), *(graphs.warnings if graphs else ()),
         ),
     )  # fmt: skip
 
@@ -254,7 +256,7 @@ def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
         if isinstance(each, dict) and isinstance(each.get("id"), int)
     }
     how = "ordinal"
-    if "hip_runtime_version" in around:
+    if _HIP in around:
         alike = {tuple(_described(each).items()) for each in described.values()}
         any_one = next(iter(described.values())) if len(alike) == 1 else None
         how, described = "assumed", dict.fromkeys(gathered.devices, any_one) if any_one else {}
@@ -313,17 +315,25 @@ def _session_start(origin: int, base: object) -> int | None:
     return next((time for time in candidates if _YEAR_2001 <= time <= _YEAR_2096), None)
 
 
-def _losses(gathered: Gathered) -> tuple[str, ...]:
+_MERGED = (
+    "calls of {} processes are in one trace, which does not record whose its GPU work is: all of "
+    "it is taken to be of process {}, and launches, ranges and stages may be wrong"
+)
+
+
+def _losses(gathered: Gathered, *, is_amd: bool) -> tuple[str, ...]:
     losses = {
         "untimed": "events have no valid times and were left out",
         "unplaced": "GPU ops have no device and were left out",
         "threadless": "calls and operators have no thread and were left out",
         "backward": "events end before they begin, and were taken to last 0 ns",
         "endless": "copies between GPUs lack their source or target",
+        **({"within": WITHIN} if is_amd and len(gathered.active) > 1 else {}),
     }
     unknown = sorted(gathered.unknown.items())
     return (
         *counted(gathered.counts, losses),
         *(f"{count:,} events of the category {name!r} are not known and were left out"
           for name, count in unknown[:_MOST_UNKNOWN]),
+        *((_MERGED.format(gathered.callers, gathered.pid),) * (gathered.callers > 1)),
     )  # fmt: skip

@@ -14,7 +14,7 @@ import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.model import RANGE_STYLE, Recording
-from tracekit.sources._amd import BLOCK, GRID, copies, kernels
+from tracekit.sources._amd import BLOCK, GRID, WITHIN, copies, kernels
 from tracekit.sources._copies import memsets
 from tracekit.sources._identities import HOST, Gathered, Identities, contents, report
 from tracekit.sources._launch_size import launch_size
@@ -319,9 +319,7 @@ class _Gathered(Gathered):
             "allocations": "allocations of memory are not read",
         }
         if len(self._devices) > 1:
-            losses["ends"] = (
-                "copies count as copies within a GPU: AMD's profiles do not name another one"
-            )
+            losses["ends"] = WITHIN
         return (*counted(self._lost, losses), *(self._times.losses if self._times else ()))
 
 
