@@ -194,6 +194,8 @@ STRAGGLERS = {"rank": [0, 1], "device": [0, 1], "collectives": [8, 8], "last": [
             ("Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 collective kernels are of unknown "
              "size"),
         ),
+        ("links", LINKS, {"transfers": 8, "routed": 5},
+         "Most of the known bytes: GPU1 → GPU0, 2 kB; 3 of 8 transfers are on no known link"),
         ("links", LINKS | {"utilisation": [0.5] * 2}, {"origin": "assumed"},
          "Most bytes: GPU1 → GPU0, 2 kB, at 50.0 % of its assumed peak while it is busy"),
         ("links", LINKS | {"utilisation": [0.5] * 2, "evidence": ["measured", "modelled"]}, {},

@@ -692,11 +692,13 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     full = "" if share is None else f", at {percent(share)} of its {peak} while it is busy"
     modelled = " (modelled)" if most.get("evidence") == "modelled" else ""
     text = f"{most['src']} → {most['dst']}, {size_text(most['bytes'])}{modelled}{full}"
-    unknown = meta.get("collectives_of_unknown_size")
-    if not unknown:
-        return f"Most bytes: {text}"
-    of_all = f"{unknown:,} of {count(meta['collectives'], 'collective kernel')}"
-    return f"Most of the known bytes: {text}; {of_all} are of unknown size"
+    unknown = []
+    if (lost := meta.get("transfers", 0) - meta.get("routed", 0)) > 0:
+        unknown.append(f"{lost:,} of {count(meta['transfers'], 'transfer')} are on no known link")
+    if lost := meta.get("collectives_of_unknown_size"):
+        of_all = count(meta["collectives"], "collective kernel")
+        unknown.append(f"{lost:,} of {of_all} are of unknown size")
+    return "; ".join((f"Most {'of the known ' if unknown else ''}bytes: {text}", *unknown))
 
 
 def _first_of_network(rows: pl.DataFrame) -> str | None:
