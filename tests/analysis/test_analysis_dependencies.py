@@ -377,12 +377,13 @@ def test_a_range_too_wide_to_tell_is_in_plain_numbers() -> None:
         _ask(whatif, _launching(early=40, unit=10**8), parse_changes(host="inf"))
 
 
-def test_slack_is_what_an_op_could_take_longer() -> None:
+@pytest.mark.parametrize("maker", ["cuda", "hip"])
+def test_slack_is_what_an_op_could_take_longer(maker: str) -> None:
     b = TraceBuilder()
     _op(b, "gemm", 0, 7, 200, stage="FP")
     _op(b, "copy", 10, 17, 50, stage="FP", stream=8)
     _op(b, "relu", 20, 201, 300, stage="FP")
-    _call(b, "cudaStreamWaitEvent", 16 * US, 17 * US)
+    _call(b, f"{maker}StreamWaitEvent", 16 * US, 17 * US)
     rows = _ask(critical_path, _linked(b), kernels=5).rows
     assert dict(rows.select("name", "slack_min_ns").rows()) == {
         "gemm": 0, "relu": 0, "copy": 151 * US
@@ -413,10 +414,11 @@ def test_a_call_that_synchronises_waits_for_the_gpu() -> None:
     assert found["no synchronisation"] == (93 + 78) * US
 
 
-def test_what_frees_memory_waits_even_without_synchronisation() -> None:
+@pytest.mark.parametrize("frees", ["cudaFree", "hipFree"])
+def test_what_frees_memory_waits_even_without_synchronisation(frees: str) -> None:
     b = TraceBuilder()
     _op(b, "gemm", 0, 7, 100, stage="FP")
-    _call(b, "cudaFree", 10 * US, 105 * US)
+    _call(b, frees, 10 * US, 105 * US)
     _op(b, "relu", 115, 122, 200, stage="FP")
     found = _replayed(_linked(b), no_sync=True, speed=["gemm=2x"])
     assert found["no synchronisation"] == found["measured"] == 193 * US

@@ -266,12 +266,19 @@ def test_a_pass_outside_of_steps_is_not_between_them() -> None:
     }
 
 
-def test_allocations_loading_and_the_profiler() -> None:
+@pytest.mark.parametrize(
+    ("allocates", "loads", "launches"),
+    [
+        ("cudaMalloc", "cuLibraryLoadData", "cudaLaunchKernel"),
+        ("hipMalloc", "hipModuleLoadData", "hipExtModuleLaunchKernel"),
+    ],
+)
+def test_allocations_loading_and_the_profiler(allocates: str, loads: str, launches: str) -> None:
     b = _simple(500 * US)
     b.iteration(0, 0, 1_000_000)
-    _call(b, 2_000, 12_000, "cudaMalloc")
-    _call(b, 20_000, 50_000, "cuLibraryLoadData")
-    _call(b, 60_000, 160_001, "cudaLaunchKernel")
+    _call(b, 2_000, 12_000, allocates)
+    _call(b, 20_000, 50_000, loads)
+    _call(b, 60_000, 160_001, launches)
     _call(b, 170_000, 180_000, "cudaHostAlloc", thread=1)  # of a thread that launches nothing here
     trace = _with(
         b.trace(),

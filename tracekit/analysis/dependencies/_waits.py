@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 SYNCHRONISES = r"(Device|Ctx|Stream|Event)Synchronize"
-_FREES = r"^cu(da)?(Mem)?Free(_v\d+)?$"
+_FREES = r"^(cu(da)?|hip)(Mem)?Free(_v\d+)?$"
 _AT_ONCE_NS = 10_000
 """Longest time from the begin of a copy to the return of a call that waited for it, ns."""
-_STREAM_WAITS = r"^cu(da)?StreamWaitEvent"
+_STREAM_WAITS = r"^(cu(da)?|hip)StreamWaitEvent"
 _AWAITED_NS = 100_000
 """Time of a driving thread in input ranges or between steps that is a wait for the loader."""
 _AWAITED_SHARE = 0.1

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from tracekit.model import Trace
 
 _ALLOCATING = (
-    r"^(cudaMalloc|cudaFree|cudaHost(Alloc|Register|Unregister)|cudaMemPool|cuMem(Alloc|Free|"
-    r"Host(Alloc|Register|Unregister)|Create|Release|Map|Unmap|AddressReserve))"
+    r"^((cuda|hip)(Ext)?(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister)|MemPool)|"
+    r"(cu|hip)Mem(Alloc|Free|Host(Alloc|Register|Unregister)|Create|Release|Map|Unmap|"
+    r"AddressReserve))"
 )
-_WAITING = r"Synchronize(_v\d+)?$|^cu(da)?Memcpy"
-_LOADING = r"^cu(da)?(Module|Library)Load"
-_LOADING_AT_FIRST = r"^cu(da)?Launch(Kernel|Cooperative|Grid|$)|GetFunction"
+_WAITING = r"Synchronize(_v\d+)?$|^(cu(da)?|hip)Memcpy"
+_LOADING = r"^(cu(da)?|hip)(Module|Library)Load"
+_LOADING_AT_FIRST = r"^(cu(da)?|hip(Ext)?(Module)?)Launch(Kernel|Cooperative|Grid|$)|GetFunction"
 _NOT_WAITING = r"Async|Query"
 _STAGED_NS = 100_000
 """Length of a copying call above which the host copies or waits in it, ns."""
@@ -27,7 +28,7 @@ ITEM = "copy of a number to the host (as by .item())"
 BLOCKING_COPY = "copy from the host that it waits for"
 """Names of copies in which the host waits."""
 _NUMBER_BYTES = 64
-_LINKING = r"^cuLink(Create|Add|Complete)"
+_LINKING = r"^(cu|hip)Link(Create|Add|Complete)"
 QUEUED_NS = 100_000
 """Time after launch above which a queued op waits for something else, and length above which a
 launching call (a launch takes a few us) must have loaded code, ns."""
