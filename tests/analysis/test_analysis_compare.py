@@ -31,7 +31,7 @@ from tracekit.attribution import attribute
 from tracekit.engine import Counted
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.machine import Placed
-from tracekit.model import HOST, MEMORY, NO_KERNELS, REPORTS, Trace
+from tracekit.model import HOST, MEMORY, NO_KERNELS, REPORTS, TABLES, Trace
 from tracekit.model._tables import ITERATIONS
 from tracekit.sources import read
 
@@ -292,6 +292,24 @@ def test_few_iterations_carry_no_verdict() -> None:
     limit = check_limit(found, 5)
     assert limit.outcome == "unknown"
     assert "4 and 6 steps are too few" in limit.sentence
+
+
+@pytest.mark.parametrize("kind", ["nsys SQLite", "rocprofv3 JSON"])
+def test_data_that_one_run_lacks_are_told_within_a_format(kind: str) -> None:
+    """Formats name equal data otherwise, such as calls of HIP."""
+
+    def recorded(run: Trace, kind: str, *features: str) -> Trace:
+        row = {"report": 0, "present": True, "source_table": "", "tells": "", "record_with": ""}
+        told = pl.DataFrame([{**row, "feature": each} for each in features])
+        reports = REPORTS.conform(
+            pl.DataFrame([{"report": 0, "file": "", "format": kind, "size": 0}])
+        )
+        return run.with_tables({"contents": TABLES["contents"].conform(told), "reports": reports})
+
+    a = recorded(_run(A), "nsys SQLite", "kernels", "API calls")
+    notes = compare(a, recorded(_run(B), kind, "kernels")).meta["notes"]
+    told = ["B has no API calls, but A does"] if kind == "nsys SQLite" else []
+    assert [text for text in notes if " has no " in text] == told
 
 
 def test_runs_without_iterations_are_compared_whole() -> None:

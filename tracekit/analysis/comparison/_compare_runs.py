@@ -321,7 +321,9 @@ def _notes(
 
 
 def _missing_notes(found: Prepared) -> list[str]:
-    """Return notes on data that only one of the runs has."""
+    """Return notes on data that only one run has, of one format: formats name data differently."""
+    if len({(*run.trace.read("reports")["format"].unique().sort(),) for run in found.runs}) > 1:
+        return []
     recorded = [_recorded(run.trace) for run in found.runs]
     names = [run.name for run in found.runs]
     return [
