@@ -144,7 +144,7 @@ class RocprofBuilder:
         }  # fmt: skip
         self.symbols: list[dict[str, Any]] = []
         self.texts: list[dict[str, Any]] = []
-        self.pid = pid
+        self.pid, self.host = pid, "juniper"
         self.agents = [{"id": {"handle": HOST_AGENT}, "type": 1, "logical_node_type_id": 0}]
         self.agents += [
             {
@@ -210,7 +210,7 @@ class RocprofBuilder:
         kinds = [{"kind": kind, "operations": names} for kind, names in KINDS.items()]
         return {
             "metadata": {
-                "node": {"hostname": "juniper"}, "pid": self.pid,
+                "node": {"hostname": self.host}, "pid": self.pid,
                 "command": ["/usr/bin/python3.10", "train.py", "--key=secret"],
             },
             "agents": self.agents,

@@ -73,6 +73,16 @@ def test_each_process_has_its_own_kernels_and_texts(rocprof, tmp_path):
     assert column(trace, "processes", "pid") == [7, 9]
 
 
+def test_processes_of_several_hosts_are_told(rocprof, tmp_path):
+    rocprof.kernel(10, 30, "gemm")
+    other = RocprofBuilder(pid=9)
+    other.kernel(10, 30, "gemm")
+    told = "2 hosts are in one file: their clocks differ, and GPUs of one number are one"
+    assert told not in read(rocprof.write(tmp_path / "t.json", other)).warnings
+    other.host = "larch"
+    assert told in read(rocprof.write(tmp_path / "t.json", other)).warnings
+
+
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
 def test_the_size_of_blocks_changes_nothing(rocprof, tmp_path, block):
     for step in range(4):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import polars as pl
@@ -39,6 +39,14 @@ def gpu_number(agent: Mapping[str, Any]) -> int | None:
 def handle(agent: Mapping[str, Any]) -> int | None:
     """Return the handle of an agent (CPU or GPU), by which records refer to it; None if absent."""
     return integer(mapping(agent.get("id")).get("handle"), 1 << 63)
+
+
+def several_hosts(hosts: Collection[str | None]) -> tuple[str, ...]:
+    """Return a warning if processes of several hosts are in one file; GPUs have numbers alone."""
+    told = (
+        f"{len(hosts)} hosts are in one file: their clocks differ, and GPUs of one number are one"
+    )
+    return (told,) * (len(hosts) > 1)
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:

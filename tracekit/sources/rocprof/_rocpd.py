@@ -34,7 +34,7 @@ from tracekit.sources._identities import HOST, Gathered, Identities, contents, r
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
-from tracekit.sources.rocprof._agents import described, mapping
+from tracekit.sources.rocprof._agents import described, mapping, several_hosts
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -393,7 +393,7 @@ class _Gathered(Gathered):
                 "devices": identities.devices(_devices(sets), "device_table"),
                 "reports": report(
                     file.path, FORMAT, product="rocprofv3", rank=launch.rank, ranks=launch.ranks,
-                    job=launch.job, host=hosts.pop() if len(hosts) == 1 else None,
+                    job=launch.job, host=next(iter(hosts)) if len(hosts) == 1 else None,
                     schema_version=sets[0].metadata.get("schema_version"),
                 ),
                 "contents": contents(_FEATURES, self._counts),
@@ -402,7 +402,7 @@ class _Gathered(Gathered):
             streams=identities.streams(),
             warnings=(
                 *absent(ops, calls, ranges, _RECORD, _RECORD),
-                *((f"{len(hosts)} hosts are in one file, whose clocks differ",) * (len(hosts) > 1)),
+                *several_hosts(hosts),
                 *counted(self._lost, _LOST),
                 *backward(self._lost["backward"], "calls and markers"),
                 *coercions(file),

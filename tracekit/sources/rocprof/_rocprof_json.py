@@ -31,7 +31,15 @@ from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, first_of_each, head_of
 from tracekit.sources.kineto._event_frame import text_of
-from tracekit.sources.rocprof._agents import described, gpu_number, gpus, handle, integer, mapping
+from tracekit.sources.rocprof._agents import (
+    described,
+    gpu_number,
+    gpus,
+    handle,
+    integer,
+    mapping,
+    several_hosts,
+)
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -410,9 +418,10 @@ class _Gathered(Gathered):
         )
         named = [mapping(each.get("node")).get("hostname") for each in described_processes]
         hosts = {name for name in named if isinstance(name, str)}
-        host = hosts.pop() if len(hosts) == 1 else None
+        host = next(iter(hosts)) if len(hosts) == 1 else None
         warnings = (
             *absent(ops, calls, ranges, _RECORD, _RECORD),
+            *several_hosts(hosts),
             *counted(self._lost, _LOST),
             *backward(self._lost["backward"], "calls and markers"),
         )
