@@ -390,8 +390,8 @@ def test_rules_that_the_recording_breaks_are_told() -> None:
     assert not warned(0, 0)
     (text,) = warned(0, 1, 0)
     assert text == (
-        "messages come in another order than usual at 3 of 9 stages of a rank in a step: the "
-        "replay keeps it, so that the ideal step may wait for stragglers, too"
+        "messages of a stage come in different orders, which the replay keeps: the ideal step "
+        "may wait for stragglers, too"
     )
 
 

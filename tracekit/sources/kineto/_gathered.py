@@ -83,7 +83,8 @@ class Gathered:
         """CUDA ordinals that occur, and those that ran an op."""
         self.counted_in_threads: list[pl.Series] = []
         """Correlation ids of launches whose grid counts threads instead of blocks."""
-        self._callers: Counter[int] = Counter()
+        self.callers: Counter[int] = Counter()
+        """Number of calls of CUDA or HIP by each process."""
         self.host = HostRanges(rank)
         self._names = KernelNames()
         self._threads: set[tuple[int, int]] = set()
@@ -108,7 +109,7 @@ class Gathered:
         host = self._on_threads(timed.filter(pl.col("group").is_in((*_RANGES, "call"))))
         calls = self._add_host(host)
         self.counted_in_threads.append(counted_in_threads(calls))
-        self._callers.update(dict(calls["pid"].value_counts().iter_rows()))
+        self.callers.update(dict(calls["pid"].value_counts().iter_rows()))
         spans = timed.filter((pl.col("group") == "span") & (pl.col("end") != OPEN))
         self.recorded = _most(self.recorded, spans["end"].max())
 
@@ -179,14 +180,9 @@ class Gathered:
             self._labels[entry, pid, tid] = label
 
     @property
-    def callers(self) -> int:
-        """Number of processes with calls of CUDA or HIP."""
-        return len(self._callers)
-
-    @property
     def pid(self) -> int:
         """Process id of the process with most CUDA calls, which is taken to own all GPU work."""
-        known = self._callers or Counter(pid for pid, _ in self._threads)
+        known = self.callers or Counter(pid for pid, _ in self._threads)
         return max(sorted(known), key=known.__getitem__, default=0)
 
     @property

@@ -335,5 +335,5 @@ def _losses(gathered: Gathered, *, is_amd: bool) -> tuple[str, ...]:
         *counted(gathered.counts, losses),
         *(f"{count:,} events of the category {name!r} are not known and were left out"
           for name, count in unknown[:_MOST_UNKNOWN]),
-        *((_MERGED.format(gathered.callers, gathered.pid),) * (gathered.callers > 1)),
+        *((_MERGED.format(len(gathered.callers), gathered.pid),) * (len(gathered.callers) > 1)),
     )  # fmt: skip

@@ -151,14 +151,13 @@ class _Gathered(Gathered):
         )
         is_copy = pl.col("memcpy_details").is_not_null() | pl.col("name").str.contains(_DIRECTION)
         is_memset = pl.col("memset_details").is_not_null() | (pl.col("name") == "Memset")
-        is_kernel = pl.col("kernel_details").is_not_null()
+        no_kernel = pl.col("kernel_details").is_null()
         group = (
-            pl.when(is_kernel).then(pl.lit("kernels"))
-            .when(is_copy).then(pl.lit("copies"))
-            .when(is_memset).then(pl.lit("memsets"))
+            pl.when(no_kernel & is_copy).then(pl.lit("copies"))
+            .when(no_kernel & is_memset).then(pl.lit("memsets"))
             .otherwise(pl.lit("kernels"))
         )  # fmt: skip
-        ops = ops.with_columns(group=group.fill_null("kernels"))
+        ops = ops.with_columns(group=group)
         for (name,), part in ops.group_by("group", maintain_order=True):
             self._counts[str(name)] += part.height
             self._ops.add(self._made(str(name), part))
@@ -491,10 +490,7 @@ class Plane:
     @staticmethod
     def _named(numbers: Ints, names: dict[int, str]) -> pl.Series:
         """Return the name of each id; null if it has none."""
-        known = pl.DataFrame({"number": list(names), "name": list(names.values())},
-                             schema={"number": pl.Int64, "name": pl.String})  # fmt: skip
-        wanted = pl.DataFrame({"number": numbers})
-        return wanted.join(known, on="number", how="left", maintain_order="left")["name"]
+        return pl.Series(numbers).replace_strict(names, default=None, return_dtype=pl.String)
 
     def _columns(self, stats: tuple[str, ...]) -> Ints:
         """Return for each id of an attribute (stat) its index in `stats`; -1 if it is not there."""
