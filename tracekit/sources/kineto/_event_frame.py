@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from pathlib import Path
@@ -176,25 +177,38 @@ def _unnested(events: pl.DataFrame) -> pl.DataFrame:
 
 def _one_by_one(piece: Piece, path: Path) -> list[dict[str, Any]]:
     """Parse events singly that a strict parser refuses: with NaN, control characters, bad UTF-8."""
-    events, at = [], piece.offset
+    return [_projected(event) for event in read_lines(piece, path, "event")]
+
+
+def read_lines(piece: Piece, path: Path, noun: str) -> Iterator[Any]:
+    """Parse the lines of a piece of JSON singly; `noun` names them in the error for one that fails.
+
+    Raises
+    ------
+    DamagedTraceError
+        If a line is no JSON.
+    """
+    at = piece.offset
     for line in piece.text.split(b"\n"):
-        events.append(_read(line.decode("utf-8", "replace"), at, path))
-        at += len(line) + 1
-    return events
-
-
-def _read(line: str, at: int, path: Path) -> dict[str, Any]:
-    try:
-        # The only floats that are left are those that are no number.
-        event = parsed(line, str)
-    except ValueError:
         try:
-            event = parsed(_NO_NUMBER.sub(r"\1NaN", line), str)
+            yield _read(line.decode("utf-8", "replace"))
         except ValueError as error:
             raise DamagedTraceError(
-                f"{path} is corrupt: the event at byte {at:,} is not JSON ({error})",
+                f"{path} is corrupt: the {noun} at byte {at:,} is not JSON ({error})",
                 "copy or record it again",
             ) from error
+        at += len(line) + 1
+
+
+def _read(line: str) -> Any:
+    try:
+        # The only floats that are left are those that are no number.
+        return parsed(line, str)
+    except ValueError:
+        return parsed(_NO_NUMBER.sub(r"\1NaN", line), str)
+
+
+def _projected(event: Any) -> dict[str, Any]:
     if not isinstance(event, dict):  # it says nothing, as an event without any field
         event = {}
     args = event.get("args")

@@ -29,8 +29,8 @@ from tracekit.sources._amd import (
 from tracekit.sources._identities import Gathered, Identities, contents, report
 from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
-from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, first_of_each, head_of
-from tracekit.sources.kineto._event_frame import text_of
+from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, head_of
+from tracekit.sources.kineto._event_frame import read_lines, text_of
 from tracekit.sources.rocprof._agents import (
     described,
     gpu_number,
@@ -151,7 +151,8 @@ def parsed(part: Part, path: Path) -> tuple[Part, pl.DataFrame]:
     try:
         return part, pl.read_ndjson(part.piece.text, schema=fields_as_types(fields))
     except (pl.exceptions.PolarsError, UnicodeDecodeError):
-        return part, pl.DataFrame(_one_by_one(part, path), schema=fields_as_types(fields))
+        records = [_projected(each, fields) for each in read_lines(part.piece, path, "record")]
+        return part, pl.DataFrame(records, schema=fields_as_types(fields))
 
 
 def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
@@ -160,24 +161,6 @@ def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
         name: pl.Struct(fields_as_types(kind)) if isinstance(kind, dict) else pl.String()
         for name, kind in fields.items()
     }
-
-
-def _one_by_one(part: Part, path: Path) -> list[dict[str, Any]]:
-    """Parse records singly that a strict JSON parser refuses."""
-    records, at = [], part.piece.offset
-    for line in part.piece.text.split(b"\n"):
-        try:
-            record = json.loads(
-                line.decode("utf-8", "replace"), strict=False, object_pairs_hook=first_of_each
-            )
-        except (ValueError, RecursionError) as error:
-            raise DamagedTraceError(
-                f"{path} is corrupt: the record at byte {at:,} is not JSON ({error})",
-                "copy or record it again",
-            ) from error
-        records.append(_projected(record, FIELDS[part.array]))
-        at += len(line) + 1
-    return records
 
 
 def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
