@@ -10,7 +10,7 @@ import pytest
 from trace_builder import TraceBuilder
 
 from tracekit.model import TABLES, Trace
-from tracekit.runs._foreign import foreign, said
+from tracekit.runs._foreign import foreign, said, unconnected
 
 SECOND = 1_000_000_000
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -235,6 +235,65 @@ class TestPrograms:
 
 def test_reports_that_tell_nothing_are_taken() -> None:
     assert found(report(), report(), report()) == {}
+
+
+class TestConnections:
+    """What shows that reports are of one job, where nothing contradicts it."""
+
+    NOTHING = (
+        "nothing recorded shows that a.sqlite and {}.sqlite are of one job: they share no"
+        " launcher's job id, ranks, communicators or collective operations"
+    )
+
+    def warned(self, *reports: Trace) -> list[str]:
+        assert found(*reports) == {}
+        return unconnected(
+            [said(each, f"{name}.sqlite") for name, each in zip("abc", reports, strict=False)]
+        )
+
+    @pytest.mark.parametrize(
+        ("told", "is_connected"),
+        [
+            ({}, False),
+            ({"rank": 1}, True),
+            ({"job": "SLURM_JOB_ID=1"}, True),
+            ({"file": "x_rank1.sqlite"}, True),
+            ({"communicator": {"NCCL communicator ID": 5, "No. of ranks": 4}}, True),
+        ],
+    )
+    def test_what_two_share(self, told: dict[str, Any], is_connected: bool) -> None:
+        other = told | ({"rank": 2} if "rank" in told else {})
+        expected = [] if is_connected else [self.NOTHING.format("b")]
+        assert self.warned(report(**told), report(**other)) == expected
+
+    def test_operations_count_unless_other_communicators_are_named(self) -> None:
+        def doing(operation: str, **told: Any) -> Trace:
+            trace = report(**told)
+            changed = pl.lit(operation, TABLES["ops"].schema["collective"])
+            return trace.with_tables({"ops": trace.read("ops").with_columns(collective=changed)})
+
+        def of_group(identity: int) -> Trace:
+            made = {"NCCL communicator ID": identity, "No. of ranks": 4}
+            return doing("all_reduce", communicator=made)
+
+        assert self.warned(doing("all_reduce"), doing("all_reduce")) == []
+        assert self.warned(doing("all_reduce"), doing("broadcast")) == [self.NOTHING.format("b")]
+        assert self.warned(of_group(5), of_group(6)) == [self.NOTHING.format("b")]
+        assert self.warned(of_group(5), of_group(6), doing("all_reduce")) == []
+
+    def test_two_jobs_of_several_reports(self) -> None:
+        reports = [report(rank=0), report(), report(rank=1)]
+        assert self.warned(*reports) == [self.NOTHING.format("b")]
+
+    @pytest.mark.parametrize("apart", [0, SECOND // 2])
+    def test_work_of_one_machine_that_does_not_overlap(self, apart: int) -> None:
+        here = {"host": "n1", "session_start": 0}
+        first, second = report(rank=0, **here), report(
+            rank=1, **here, start=SECOND + apart, end=2 * SECOND
+        )  # fmt: skip
+        ended = "the work of b.sqlite ends 500.000 ms before that of a.sqlite begins"
+        expected = [f"{ended}, so that neither waits for the other"] if apart else []
+        assert self.warned(second, first) == expected
 
 
 def test_what_is_foreign_is_not_held_against_others() -> None:

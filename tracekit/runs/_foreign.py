@@ -10,11 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Any
 
 import polars as pl
 
-from tracekit.analysis.communication import communicators, read_calls
+from tracekit.analysis.calls import (
+    annotated_calls,
+    communicators,
+    process_ranks,
+    read_calls,
+)
 from tracekit.model import Trace, same_machine
 
 SKEW = 60_000_000_000
@@ -59,6 +65,10 @@ class Said:
     """Number of ranks of each NCCL communicator: id -> number."""
     named: frozenset[str]
     """Ids of all NCCL communicators in the report, also those without known ranks."""
+    is_numbered: bool
+    """Whether the rank of any process is known, if only from the name of its file."""
+    calls: frozenset[str]
+    """Operations of the collectives and messages of NCCL and MPI in the report."""
 
     @property
     def worlds(self) -> set[str]:
@@ -81,6 +91,44 @@ def foreign(reports: Sequence[Said]) -> dict[int, str]:
         else:
             found[number] = why
     return found | _outside_of_the_world(reports, found)
+
+
+def unconnected(reports: Sequence[Said]) -> list[str]:
+    """Return warnings on reports (trace files) that nothing recorded shows to be of one job.
+
+    Also on work on one machine that ends in one report before it begins in another.
+    """
+    parts: list[list[Said]] = []
+    for report in reports:
+        joined = [part for part in parts if any(_connected(report, each) for each in part)]
+        parts = [part for part in parts if part not in joined] + [[*chain(*joined), report]]
+    first, *others = sorted(parts, key=len, reverse=True)
+    found = [
+        f"nothing recorded shows that {first[0].name} and {part[0].name} are of one job: they share"
+        " no launcher's job id, ranks, communicators or collective operations"
+        for part in others
+    ]
+    known = sorted((each for each in reports if each.work), key=lambda each: each.work or ())
+    for one, other in pairwise(known):
+        if one.work and other.work and _on_one_machine(one, other):
+            apart = _apart(one.work, other.work)
+            ended = f"the work of {one.name} ends {apart / 1e6:,.3f} ms before that of"
+            text = f"{ended} {other.name} begins, so that neither waits for the other"
+            found += [text] * (apart > 0)
+    return found
+
+
+def _connected(one: Said, other: Said) -> bool:
+    """Tell whether two reports share a job id, ranks, NCCL communicators or operations.
+
+    Operations do not count if both name communicators, none of which they share.
+    """
+    return bool(
+        one.jobs.items() & other.jobs.items()
+        or (one.is_numbered and other.is_numbered)
+        or one.named & other.named
+        or (one.calls & other.calls and not (one.named and other.named))
+    )
 
 
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
@@ -243,7 +291,17 @@ def said(trace: Trace, name: str) -> Said:
         {each: frozenset(ranks) for each, ranks in members.rows()},
         dict(sizes.rows()),
         frozenset(nccl["communicator"]) | _called(trace),
+        bool(process_ranks(trace)["rank"].count()),
+        _operations(trace),
     )
+
+
+def _operations(trace: Trace) -> frozenset[str]:
+    """Return the operations of a trace file's collectives and messages, of NCCL and MPI."""
+    mpi = trace["host"].filter(pl.col("library") == "mpi").select("name")
+    named = [trace["ops"].select("collective"), mpi, annotated_calls(trace).select("name")]
+    columns = [each.cast(pl.String).unique().collect().to_series() for each in named]
+    return frozenset(pl.concat(columns).drop_nulls())
 
 
 def _called(trace: Trace) -> frozenset[str]:

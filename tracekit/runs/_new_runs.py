@@ -198,9 +198,13 @@ class _Ingest:
         """Return the trace files that are of another job or execution: index -> reason."""
         if len(seen) == 1:
             return {}
-        from tracekit.runs._foreign import foreign
+        from tracekit.runs._foreign import foreign, unconnected
 
-        found = foreign([each.said for each in seen])
+        reports = [each.said for each in seen]
+        found = foreign(reports)
+        self.failures.sentences += unconnected(
+            [each for number, each in enumerate(reports) if number not in found]
+        )
         if not self.request.force:
             return found
         self.failures.sentences += [f"these reports were forced to be one run: {why}"
