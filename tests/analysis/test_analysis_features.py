@@ -153,7 +153,7 @@ class TestDegrees:
         builder.range(0, 9, "forward")
         builder.op("gemm")
         available, found, hint = told(builder.trace())["breakdown", "time by range"]
-        assert (available, found) == ("no", "1 ranges, known of 0.0 % of launched ops")
+        assert (available, found) == ("no", "1 range, known of 0.0 % of launched ops")
         assert "NVTX ranges in the program" not in str(hint)
 
     def test_what_did_not_run_is_not_missing(self, builder: TraceBuilder) -> None:
@@ -170,9 +170,9 @@ class TestDegrees:
         builder.op("copy", 5, kind=kind)
         rows = told(builder.trace())
         row = rows["links", "bytes of copies between GPUs"]
-        assert row == ("yes", "1 copies between GPUs", None)
+        assert row == ("yes", "1 copy between GPUs", None)
         late = rows["stragglers", "which rank is late, and what it costs"]
-        assert late[:2] == ("partly", "no collectives ran, 1 copies between GPUs")
+        assert late[:2] == ("partly", "no collectives ran, 1 copy between GPUs")
 
 
 class TestCollectives:
@@ -267,16 +267,21 @@ def test_what_the_reports_hold() -> None:
         row | {"feature": "memory", "source_table": "U", "present": True, "rows": 5},
         row | {"report": 1, "feature": "memory", "source_table": "U", "present": False, "rows": 0,
                "record_with": "nvprof"},
+        row | {"feature": "copies", "source_table": "C", "present": True, "rows": 1},
+        row | {"report": 1, "feature": "copies", "source_table": "C", "present": False, "rows": 0},
+        row | {"feature": "memsets", "source_table": "S", "present": False, "rows": 0},
     ]  # fmt: skip
     rows = told(with_rows(Trace.of({}), contents=contents))
-    assert list(rows)[-4:] == [
-        (None, name) for name in ("kernels", "metrics", "NICs", "memory")
-    ]  # fmt: skip
+    names = ("kernels", "metrics", "NICs", "memory", "copies", "memsets")
+    assert list(rows)[-6:] == [(None, name) for name in names]
     assert rows[None, "kernels"] == ("yes", "9,030 rows: where time goes", None)
     assert rows[None, "metrics"] == ("yes", "M: where time goes", None)
     assert rows[None, "NICs"] == ("no", "no N", "nsys profile -t cuda")
     # It is the report that lacks it whose recorder is told.
     assert rows[None, "memory"] == ("partly", "5 rows: where time goes", "nvprof")
+    # With kernels these would have been recorded.
+    assert rows[None, "copies"] == ("yes", "1 row: where time goes", None)
+    assert rows[None, "memsets"] == ("none", "no S", None)
 
 
 def test_only_what_is_a_pipeline_is_asked_for_its_bubbles(builder: TraceBuilder) -> None:

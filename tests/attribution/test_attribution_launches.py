@@ -80,7 +80,7 @@ def test_launches_after_the_last_recorded_kernel_are_told_where_they_are_many() 
         builder.op("kernel", start=10 * turn + 2, thread=10, device=1, correlation=turn)
     (told,) = builder.attributed().warnings
     assert told == (
-        "the recording of GPU work ends early: the last 40 launches have no recorded op"
+        "the recording of GPU work ends early: no op is recorded of its last 40 launches"
     )
 
 
@@ -150,7 +150,7 @@ def test_missing_kernels_of_nested_calls_count_once(missing: str) -> None:
     (told,) = builder.attributed().warnings
     assert told.startswith({
         "dark": "no op is recorded of processes with 100 launches",
-        "late": "the recording of GPU work ends early: the last 40 launches",
+        "late": "the recording of GPU work ends early: no op is recorded of its last 40",
         "inside": "GPU work is missing: 10 of 100 calls that launch kernels",
     }[missing])  # fmt: skip
 

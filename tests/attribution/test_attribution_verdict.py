@@ -12,8 +12,9 @@ from chunk_helpers import recording_of
 from trace_builder import TraceBuilder, default_rules
 
 from tracekit.attribution import Rules, attribute
-from tracekit.attribution._verdict import count_names, counted, judge, kernel_hints
+from tracekit.attribution._verdict import count_names, judge, kernel_hints
 from tracekit.errors import RuleError
+from tracekit.support.wording import count
 
 SIGNS = ("optimizer", "backward", "layers", "exchanges")
 ALL_SIGNS = (*SIGNS, "data_gradients", "weight_gradients", "compiled", "unnamed", "kernels",
@@ -256,7 +257,7 @@ def test_a_process_without_kernels_beside_one_that_has_some_infers_nothing() -> 
     ],
 )
 def test_numbers_with_nouns(number: int, noun: str, text: str) -> None:
-    assert counted(number, noun) == text
+    assert count(number, noun) == text
 
 
 def test_a_process_that_no_table_lists_may_have_a_period() -> None:

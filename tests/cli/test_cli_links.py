@@ -124,7 +124,7 @@ def test_a_topology_is_imported_checked_and_shown(tmp_path: Path) -> None:
     # It does not tell the bandwidths of its links, which names of GPUs do.
     assert checked.exit_code == 0
     assert "nothing is odd" in checked.stdout
-    assert "1 nvlink links of unknown bandwidth" in checked.stdout
+    assert "1 nvlink link of unknown bandwidth" in checked.stdout
     lone = tmp_path / "lone.toml"
     lone.write_text("version = 1\n[nodes]\nGPU = 2\n")
     assert tracekit("topology", "check", lone).exit_code == 1

@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_machine_is_said() -> None:
     ]
     odd = Machine.of("odd", nodes, links)
     assert unknown_bandwidths(odd) == (
-        "1 nvlink links of unknown bandwidth: GPU0-GPU1",
+        "1 nvlink link of unknown bandwidth: GPU0-GPU1",
         "2 pcie links of unknown bandwidth: GPU0-CPU0, GPU1-CPU0",
     )
     assert problems(odd) == (

@@ -245,8 +245,8 @@ def test_what_was_not_recorded_is_not_nothing() -> None:
     assert blank.z[1][0] is None
     assert blank.hovertext[0][1].endswith("no transfers")
     text = str(figure.layout.annotations)
-    assert "1 GPUs were not recorded: their traffic is unknown" in text
-    assert "7 collectives are in no cell, as their ends or sizes are unknown" in text
+    assert "not recorded, traffic unknown: 1 GPU" in text
+    assert "in no cell: 7 collectives of unknown ends or sizes" in text
     for nothing in (
         matrix_figure(frame.clear(), heading=Heading("Bytes", "r"), unplaced=7),
         utilisation_figure(pl.DataFrame(), heading=Heading("Links", "r"), unplaced=7),

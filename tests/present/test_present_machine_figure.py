@@ -252,7 +252,7 @@ def test_links_whose_traffic_is_unknown_are_not_drawn_as_unused() -> None:
     machine = Machine.of("m", gpus(2), mesh(2))
     links = pl.DataFrame([], LINKS, orient="row")
     figure = machine_figure(machine, links, heading=Heading("Machine", "run r"), unplaced=7)
-    assert "dotted: unknown, as 7 collectives are on no link" in texts(figure)
+    assert "dotted: unknown (7 collectives on no link)" in texts(figure)
     assert "no transfers" not in texts(figure)
     assert "dot" in {trace.line.dash for trace in figure.data}
     said = [text for trace in figure.data for text in trace.hovertext or ()]

@@ -93,7 +93,7 @@ def test_collectives_with_a_rank_that_was_not_recorded_are_on_no_link(real_run: 
     told = "21 collective kernels of known size are on no link, since GPUs that take part"
     assert any(text.startswith(told) for text in answer.meta["warnings"])
     drawn = answer.figure("drawing").to_json()
-    assert "dotted: unknown, as 21 collectives are on no link" in drawn
+    assert "dotted: unknown (21 collectives on no link)" in drawn
     assert "no transfers" not in drawn
 
 

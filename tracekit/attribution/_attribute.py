@@ -51,6 +51,7 @@ from tracekit.support.ahead import ahead
 from tracekit.support.compiled import compiled, given
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
+from tracekit.support.wording import count
 
 Write = Callable[[str, Callable[[], pl.DataFrame]], None]
 """Callback for the name of a canonical table and a function that makes its next rows; it calls each
@@ -617,8 +618,8 @@ def _checks(launches: Launches, leads: Array, ops: int) -> tuple[str, ...]:
         (earlier, f"{before} began: they are of no step, and no range is known of them"),
         (alone, f"{alone:,} of {ops:,} ops have no launching call: no range is known of these"),
         (lost.matters, missing),
-        (lost.late, f"{ends_early}: the last {lost.late:,} launches have no recorded op"),
-        (lost.dark, f"no op is recorded of processes with {lost.dark:,} launches"),
+        (lost.late, f"{ends_early}: no op is recorded of its last {count(lost.late, 'launch')}"),
+        (lost.dark, f"no op is recorded of processes with {count(lost.dark, 'launch')}"),
         (
             launches.twice > ops // 100,
             f"{launches.twice:,} of {ops:,} ops are in the recording twice: they count twice",

@@ -15,6 +15,7 @@ from tracekit.attribution._rules import Rules
 from tracekit.attribution._thresholds import THRESHOLDS
 from tracekit.model import KINDS, OPS, VERDICT, Stream
 from tracekit.support.compiled import compiled, given
+from tracekit.support.wording import count
 
 LAYERS = (
     r"(?i)gemm|gemv|Cijk_|mat_?mul|conv(ol|fwd|[^a-z]|$)|xmma|cutlass|winograd|fmha|flash|attention|nvjet"
@@ -272,7 +273,7 @@ def with_places(verdicts: pl.DataFrame, counts: pl.DataFrame) -> pl.DataFrame:
     if counts.is_empty():
         return verdicts
     texts = [
-        ", ".join(counted(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
+        ", ".join(count(n, noun) for n, noun in zip(numbers, _PLACES, strict=True) if n)
         for numbers in counts.select("own", "weights").iter_rows()
     ]
     counted_places = counts.select("process", said=pl.Series(texts, dtype=pl.String))
@@ -309,18 +310,10 @@ def _worded(found: str, signs: Mapping[str, Any]) -> str:
     """Return as text why a process got the verdict `found` (such as training): counts of hints."""
     words = _WORDS if found == "training" else _WORDS | _OF_TRAINING
     parts = [
-        counted(signs[name], word)
+        count(signs[name], word)
         for name, word in words.items()
         if signs[name] and found in _TELLS.get(name, (found,))
     ]
     if signs["claimed"]:
         parts.append("the structure of its GPU work")
     return ", ".join(parts) or "no sign of a network"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a count with its noun, such as ``1 autograd thread`` or ``59 backward ranges``."""
-    if number == 1:
-        return f"1 {noun}"
-    first, *rest = noun.split(" of ")
-    return f"{number:,} {' of '.join((f'{first}s', *rest))}"

@@ -21,6 +21,7 @@ from tracekit.support.columns import columns, keys
 from tracekit.support.files import StrPath
 from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import NO_RUN, Json
+from tracekit.support.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,9 @@ def list_runs(label: Label = None, store: Folder = None) -> "Answer":
         headline=_newest,
     )
     strays = found.strays()
-    lost = f"{strays} runs of this store are not in its catalogue: `tracekit runs check` explains"
+    lost = (
+        f"{count(strays, 'run')} of this store not in its catalogue: `tracekit runs check` explains"
+    )
     return listed.warning([lost] if strays else [])
 
 

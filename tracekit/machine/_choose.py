@@ -25,6 +25,7 @@ from tracekit.machine._products import (
 )
 from tracekit.machine._read import read_topology
 from tracekit.machine._toml import machine_of_text
+from tracekit.support.wording import count
 
 _HEAD = 64
 _SHOWN = 4
@@ -376,7 +377,7 @@ def place(machine: Machine, devices: pl.DataFrame) -> Placing:
     """
     active = devices.filter(pl.col("active"))["device"].to_list()
     if len(active) > len(machine.gpus):
-        _refuse(machine, f"{len(active)} GPUs")
+        _refuse(machine, count(len(active), "GPU"))
     by_uuid, known = _matched(machine, devices, "uuid", _plain_uuid)
     if by_uuid:
         return Placing(_checked(machine, by_uuid, active, "UUIDs"), "uuid")
@@ -450,7 +451,8 @@ def _checked(
 
 def _refuse(machine: Machine, run: str) -> None:
     raise UsageError(
-        f"a topology of {len(machine.gpus)} GPUs ({machine.name}) cannot carry a run on {run}",
+        f"a topology of {count(len(machine.gpus), 'GPU')} ({machine.name}) cannot carry a run on"
+        f" {run}",
         "give the topology of the machine that the run was recorded on",
     )
 

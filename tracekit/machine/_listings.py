@@ -10,6 +10,7 @@ import polars as pl
 
 from tracekit.machine._graph import PEER_LINKS, Machine, Route
 from tracekit.machine._products import nvlink_of, products_of
+from tracekit.support.wording import count
 
 _GB = 1e9
 _LINKS = {
@@ -170,7 +171,9 @@ def unknown_bandwidths(machine: Machine) -> tuple[str, ...]:
             link.name for link in machine.links if link.type == kind and link.bandwidth is None
         ]
         if names:
-            found.append(f"{len(names)} {kind} links of unknown bandwidth: {_list(names)}")
+            found.append(
+                f"{count(len(names), f'{kind} link of unknown bandwidth')}: {_list(names)}"
+            )
     return tuple(found)
 
 
@@ -225,7 +228,7 @@ def _unjoined(machine: Machine) -> list[str]:
         for src, dst in itertools.combinations(machine.gpus, 2)
         if machine.route(src, dst) is None
     ]
-    return [f"{len(pairs)} pairs of GPUs without a route: {_list(pairs)}"] if pairs else []
+    return [f"{count(len(pairs), 'pair of GPUs without a route')}: {_list(pairs)}"] if pairs else []
 
 
 def _islands(machine: Machine) -> list[str]:

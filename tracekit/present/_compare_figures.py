@@ -50,7 +50,7 @@ from tracekit.present._waterfall import (
     total,
     waterfall,
 )
-from tracekit.support.wording import printable, shorten, shorten_apart
+from tracekit.support.wording import count, printable, shorten, shorten_apart
 
 VERDICT_COLOURS = {
     "faster": "#88CCEE",
@@ -235,7 +235,7 @@ def _comparison_notes(parts: Sequence[Part], first: float, hidden: int) -> list[
         f"whiskers: {_INTERVAL} of each change": any(None not in part for part in parts),
         "between steps: after one, before the next": any(p.stage == "between_steps" for p in parts),
         "the axis of step times does not begin at 0": first > 0,
-        f"not shown: {hidden} more GPUs": hidden > 0,
+        f"not shown: {count(hidden, 'more GPU')}": hidden > 0,
         "? unknown in one of the runs": any(None in part[1:4] for part in parts),
     }
     return [note for note, applies in notes.items() if applies]

@@ -19,7 +19,7 @@ from tracekit.present._figures import (
     figure_text,
     text_width,
 )
-from tracekit.support.wording import TIME_UNITS, duration, unit_of
+from tracekit.support.wording import TIME_UNITS, count, duration, unit_of
 
 NO_MESSAGES = "no messages of a known size"
 """Text of a figure that has no messages to show."""
@@ -216,7 +216,11 @@ def histogram_figure(histogram: pl.DataFrame, *, heading: Heading) -> go.Figure:
         heading=heading,
         notes=[
             *common_note(drawn, _KEYS),
-            *([f"not drawn: {unknown:,} messages of an unknown size"] if unknown else []),
+            *(
+                [f"not drawn: {count(int(unknown), 'message of an unknown size')}"]
+                if unknown
+                else []
+            ),
             *hidden,
         ],
     )

@@ -29,6 +29,7 @@ from tracekit.present._figures import (
 from tracekit.support.wording import (
     BYTE_UNITS,
     TIME_UNITS,
+    count,
     duration,
     percent,
     printable,
@@ -107,7 +108,7 @@ def matrix_figure(
 
 
 def _nothing(unplaced: int) -> str:
-    return f"{unplaced:,} collectives of unknown ends or sizes" if unplaced else NO_TRANSFERS
+    return count(unplaced, "collective of unknown ends or sizes") if unplaced else NO_TRANSFERS
 
 
 class _Cell(NamedTuple):
@@ -293,9 +294,8 @@ def _missing_notes(
     """Return notes on traffic missing from the figure: of `unplaced` collectives, of other GPUs."""
     lost = [device for device in devices if device not in {_HOST, *(recorded or devices)}]
     notes = {
-        f"{len(lost)} GPUs were not recorded: their traffic is unknown": bool(lost),
-        f"{unplaced:,} collectives are in no cell, as their ends or sizes are unknown": unplaced
-        > 0,
+        f"not recorded, traffic unknown: {count(len(lost), 'GPU')}": bool(lost),
+        f"in no cell: {count(unplaced, 'collective of unknown ends or sizes')}": unplaced > 0,
     }
     return [note for note, applies in notes.items() if applies]
 

@@ -23,7 +23,7 @@ from tracekit.present._figures import (
     percent_bar,
 )
 from tracekit.present._machine_layout import Box, Drawing, Point, Wire, machine_layout
-from tracekit.support.wording import percent
+from tracekit.support.wording import count, percent
 
 _UNUSED = "#C3CCD5"
 _UNKNOWN = INK
@@ -429,8 +429,8 @@ def _notes(
     lost = sorted({str(name) for src, dst, name in rows if (src, dst) not in ends})
     notes = {
         "no transfers": links is not None and not (flows or unplaced),
-        f"dotted: unknown, as {unplaced:,} collectives are on no link": unplaced and is_dotted,
-        f"{unplaced:,} collectives are not in it": unplaced and not is_dotted,
+        f"dotted: unknown ({count(unplaced, 'collective')} on no link)": unplaced and is_dotted,
+        f"not in it: {count(unplaced, 'collective')}": unplaced and not is_dotted,
         "broken lines: modelled, not measured": any(flow.is_modelled for flow in flows),
         "black: used, how much of the peak is unknown": any(flow.share is None for flow in flows),
         f"not in the drawing: {_listed(drawing.missing)}": drawing.missing,

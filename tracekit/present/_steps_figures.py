@@ -139,7 +139,7 @@ def _notes(steps: pl.DataFrame, hidden: int) -> list[str]:
     notes = {
         count(steps.height, "step"): True,
         f"rings: steps unlike the others ({far:,})": far > 0,
-        f"not shown: {hidden:,} more runs": hidden > 0,
+        f"not shown: {count(hidden, 'more run')}": hidden > 0,
     }
     return [note for note, applies in notes.items() if applies]
 

@@ -272,10 +272,11 @@ def size_text(size: float | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 device` or `59 iterations`."""
-    plural = f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
-    plural = f"{noun[:-1]}ies" if noun.endswith("cy") else plural
-    return f"{number:,} {noun if number == 1 else plural}"
+    """Return a number with its noun, such as `1 device` or `59 calls of MPI`."""
+    head, link, rest = re.split("( (?:of|between) |$)", noun, maxsplit=1)
+    plural = f"{head}es" if head.endswith(("s", "ch")) else f"{head}s"
+    plural = f"{head[:-1]}ies" if head.endswith(("cy", "py", "ry")) else plural
+    return f"{number:,} {head if number == 1 else plural}{link}{rest}"
 
 
 def time_text(value: float | None) -> str:

@@ -30,6 +30,7 @@ from tracekit.analysis.clocks._matches import (
     passed,
 )
 from tracekit.model import Clock, GivenClock, Trace, same_machine
+from tracekit.support.wording import count
 
 _MOST_TRIES = 4
 """Largest number of other reports with which a report without a clock is compared."""
@@ -337,11 +338,11 @@ class _Aligning:
         clock = self._on(other, replace(found.clock, bound=found.bound))
         if not found.calls:
             return replace(clock, source="messages", calls=0, residual=None,
-                           reason=f"{found.messages:,} messages both ways")  # fmt: skip
+                           reason=f"{count(found.messages, 'message')} both ways")  # fmt: skip
         return replace(
             clock, source="collectives", calls=found.calls, residual=found.residual,
-            reason=f"{found.calls:,} calls of a median of {found.typical:,} ns that both made"
-            " together",
+            reason=f"{count(found.calls, 'call')} of a median of {found.typical:,} ns that both"
+            " made together",
         )  # fmt: skip
 
     def _nearest(self, index: int, known: Sequence[int]) -> list[int]:

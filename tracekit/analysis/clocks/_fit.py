@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracekit.model import Clock
+from tracekit.support.wording import count
 
 ENOUGH = 8
 """Least number of calls, matched by order, to fit two clocks."""
@@ -181,7 +182,7 @@ def _why_refused(pairs: Pairs, messages: Messages, found: Fit) -> str | None:
     if not len(pairs) and both_ways and len(messages) >= ENOUGH:
         return found.contradicts
     if len(pairs) < (_ENOUGH_NUMBERED if pairs.numbered else ENOUGH):
-        return f"only {len(pairs)} calls could be matched"
+        return f"only {count(len(pairs), 'call')} could be matched"
     low, high = found.residual or (0, 0)
     if _WELL_UNDER * max(-low, high) > found.typical:
         return (
@@ -343,7 +344,7 @@ def in_order(
     """
     fewer = min(len(labels), len(other_labels))
     if fewer < ENOUGH:
-        return f"only {fewer} calls could be matched"
+        return f"only {count(fewer, 'call')} could be matched"
     found: list[tuple[float, slice, slice]] = []
     least = max(ENOUGH, fewer // 2)
     back, ahead = (min(_FARTHEST, len(each) - least) for each in (other_labels, labels))

@@ -345,8 +345,8 @@ def _faster_than_links(rows: pl.DataFrame) -> list[str]:
     """Return warnings on rows whose transfers are faster than the peak of their links."""
     faster = rows.filter(pl.col("bound_share") > _OVER).height
     text = (
-        f"{faster:,} rows are faster than their links can be: sizes, peaks or the algorithm are not"
-        " those of this run, so do not rely on bounds"
+        f"faster than its links can be: {count(faster, 'row')}; sizes, peaks or the algorithm are"
+        " not those of this run, so do not rely on bounds"
     )
     return [text] if faster else []
 

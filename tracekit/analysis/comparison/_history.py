@@ -304,7 +304,7 @@ def _headline(rows: pl.DataFrame, label: str) -> str:
         f"{change:+.1f} % from {label} {value} on"
         for value, change in changes.select("value", "change_percent").iter_rows()
     ]
-    return f"{rows.height} points: {'; '.join(texts)}"
+    return f"{count(rows.height, 'point')}: {'; '.join(texts)}"
 
 
 def _drift(rows: pl.DataFrame) -> str:

@@ -391,7 +391,7 @@ def unified_memory(facts: Facts) -> Finding | None:
 
 def _number(copies: pl.DataFrame) -> str:
     size = int(copies["bytes"].sum())
-    return f"{copies['number'].sum():,} copies of {rounded(size / 1e6, 4)} MB in all"
+    return f"{count(int(copies['number'].sum()), 'copy')} of {rounded(size / 1e6, 4)} MB in all"
 
 
 def _rate(copies: pl.DataFrame) -> str:

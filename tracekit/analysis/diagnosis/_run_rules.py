@@ -10,6 +10,7 @@ from tracekit.analysis.diagnosis._stragglers import waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
 from tracekit.analysis.idle_account import covered, merged
 from tracekit.engine import launch_groups
+from tracekit.support.wording import count
 
 _OFTEN = 0.1
 """Evaluation that takes a smaller part of training is not spoken of."""
@@ -118,7 +119,7 @@ def slow_links(facts: Facts) -> Finding | None:
         confidence="hint",
         evidence=(
             (
-                f"over {worst['route']}: {worst['transfers']:,} copies, "
+                f"over {worst['route']}: {count(worst['transfers'], 'copy')}, "
                 f"{rounded(worst['bytes'] / 1e9, 4)} GB"
             ),
             f"{copies.height} pairs of GPUs stay below half of their peak",

@@ -23,7 +23,7 @@ from tracekit.analysis.facts import is_message, require_ops
 from tracekit.analysis.idle_account import BEHIND, idle_sums
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Answer, Frames, Trace
-from tracekit.support.wording import duration, first_line
+from tracekit.support.wording import count, duration, first_line
 
 _MORE_KERNELS = 1.05
 """A rank with so many times the median kernels of its peers does other work than they do. Of jobs
@@ -330,7 +330,9 @@ def _first_line(rows: pl.DataFrame, meta: Mapping[str, Any]) -> str | None:
     kind = next((most[key] for key in ("group", "parallelism") if most.get(key)), None)
     named = f" of {kind}" if kind else ""
     if not kind and most["last"] and rows["last"].n_unique() == 1 < rows.height:
-        return f"No rank is last more often than another: each at {most['last']:,} collectives"
+        return (
+            f"No rank is last more often than another: each at {count(most['last'], 'collective')}"
+        )
     # A rank need not take part in all collectives of its group.
     share, own = most.get("straggler_share"), most["collectives"]
     own = round(most["last"] / share) if share else own

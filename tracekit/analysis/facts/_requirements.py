@@ -105,8 +105,9 @@ class Facts:
 
 
 def counted(noun: str, number: int) -> Evidence:
-    """Return evidence ``yes`` with the text ``N noun``; ``no`` if `number` is 0."""
-    return Evidence("yes" if number else "no", f"{number:,} {noun}" if number else f"no {noun}")
+    """Return evidence ``yes`` with the number of a noun as text; ``no`` if `number` is 0."""
+    text = count(number or 2, noun).partition(" ")[2]
+    return Evidence("yes" if number else "no", count(number, noun) if number else f"no {text}")
 
 
 def _share(value: Number, noun: str) -> Evidence:
@@ -133,7 +134,7 @@ def _rows(table: str, noun: str, where: pl.Expr | None = None) -> Callable[[Fact
 
 
 def _ops(facts: Facts) -> Evidence:
-    return counted("ops", sum(facts.kinds.values()))
+    return counted("op", sum(facts.kinds.values()))
 
 
 def _launches(facts: Facts) -> Evidence:
@@ -180,7 +181,7 @@ def _of_processes(facts: Facts, column: str, noun: str) -> Evidence:
 def _peers(facts: Facts) -> Evidence:
     number = facts.kinds.get("p2p", 0) + facts.kinds.get("staged", 0)
     if number or not facts.kinds:
-        return counted("copies between GPUs", number)
+        return counted("copy between GPUs", number)
     return Evidence("none", "no copies between GPUs ran")
 
 
@@ -188,8 +189,8 @@ def _collectives(facts: Facts) -> Evidence:
     kernels, calls = facts.collectives
     if not kernels and not calls and facts.kinds:
         return Evidence("none", "no collectives ran")
-    parts = [f"{kernels:,} collective kernels"] * bool(kernels)
-    parts += [f"{calls:,} collective calls of MPI"] * bool(calls)
+    parts = [count(kernels, "collective kernel")] * bool(kernels)
+    parts += [count(calls, "collective call of MPI")] * bool(calls)
     return Evidence("yes" if parts else "no", ", ".join(parts) or "no collectives")
 
 
@@ -314,9 +315,9 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "launching calls": Requirement(
             _launches, _CALLED | {"nsys": "nsys profile -t cuda, without trimming the export"}
         ),
-        "API calls": Requirement(_rows("calls", "API calls"), _CALLED),
+        "API calls": Requirement(_rows("calls", "API call"), _CALLED),
         "ranges": Requirement(
-            _rows("ranges", "ranges"),
+            _rows("ranges", "range"),
             _by(
                 "nsys profile -t cuda,nvtx, with NVTX ranges in the program",
                 f"{_NVPROF}, with NVTX ranges in the program",
@@ -392,7 +393,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         "link counters": Requirement(
             _rows(
                 "metrics",
-                "samples of NVLink, PCIe or NICs",
+                "sample of NVLink, PCIe or NICs",
                 pl.col("metric").cast(pl.String).str.contains("^(nvlink|pcie|nic)_"),
             ),
             _by_nsys("nsys profile --gpu-metrics-devices=all --nic-metrics=true"),
@@ -407,7 +408,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
         ),
         "pipeline": Requirement(_pipeline, {"": "declare it: --micro-batches, or --schedule"}),
         "memory": Requirement(
-            _rows("memory", "allocations and releases"),
+            _rows("memory", "memory event"),
             _by(
                 f"{_ALLOCATIONS}; or {_SAMPLED}",
                 _SAMPLED,
@@ -417,17 +418,15 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
                 "not read from its profiles",
             ),
         ),
-        "memory events": Requirement(
-            _rows("memory", "allocations and releases"), _by_nsys(_ALLOCATIONS)
-        ),
+        "memory events": Requirement(_rows("memory", "memory event"), _by_nsys(_ALLOCATIONS)),
         "MPI calls": Requirement(
-            _rows("host", "calls of MPI", pl.col("library") == "mpi"),
+            _rows("host", "call of MPI", pl.col("library") == "mpi"),
             _by_nsys(
                 "nsys profile -t cuda,mpi", "nsys profile -t cuda,mpi --mpi-impl=openmpi (or mpich)"
             ),
         ),
         "profiler": Requirement(
-            _rows("host", "stretches of profiling", pl.col("library") == "profiler"),
+            _rows("host", "stretch of profiling", pl.col("library") == "profiler"),
             _by_nsys("nsys profile", "nsys profile, which records its own overhead"),
         ),
     }
@@ -499,5 +498,5 @@ def _other_data(trace: Trace) -> str:
     """Return a clause for a recording without GPU work: the three largest kinds of data it has."""
     contents = trace.read("contents").filter(pl.col("rows") > 0).sort("rows", descending=True)
     rows = contents.select("rows", "feature").unique("feature", maintain_order=True).head(3)
-    listed = ", ".join(f"{count:,} rows of {feature}" for count, feature in rows.iter_rows())
+    listed = ", ".join(count(number, f"row of {feature}") for number, feature in rows.iter_rows())
     return f", but {listed}" if listed else ""

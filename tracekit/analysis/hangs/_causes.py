@@ -8,6 +8,8 @@ from typing import Any
 import networkx as nx
 import polars as pl
 
+from tracekit.support.wording import count
+
 UNTRACKED = ("gloo", "mpi")
 """Backends without recorded starts and ends: their entries stay `scheduled`."""
 _FIELDS: Mapping[str, str] = {
@@ -445,10 +447,10 @@ def uneven_counts(peers: pl.DataFrame) -> list[Problem]:
             "waiting": row["ahead"],
             "group": row["communicator"],
             "members": row["size"],
-            "usual": f"{row['most']:,} calls",
-            "other": f"{row['least']:,} calls",
+            "usual": count(row["most"], "call"),
+            "other": count(row["least"], "call"),
             "says": f"rank {row['behind'][0]} of communicator {row['communicator']} has called "
-            f"{row['least']:,} collectives, others {row['most']:,}, and nothing moves",
+            f"{count(row['least'], 'collective')}, others {row['most']:,}, and nothing moves",
         }
         for row in uneven.iter_rows(named=True)
     ]

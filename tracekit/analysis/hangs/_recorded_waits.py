@@ -34,6 +34,7 @@ from tracekit.analysis.hangs._hang import (
 )
 from tracekit.errors import UndecidedError
 from tracekit.model import Answer, Trace, path_texts, with_clocks
+from tracekit.support.wording import count
 
 _LONG_NS, _LONGER = 1_000_000_000, 2
 """Least time from launch to the last record for a call to hang, ns; and the least ratio to the
@@ -82,7 +83,7 @@ def find_hang_in_run(trace: Trace) -> Answer:
     placed, without = _placed(launched.filter(~is_message), ends, trace)
     if without:
         notes.append(
-            f"left out are {without} groups: no collective of theirs is matched between ranks"
+            f"left out: {count(without, 'group')} without collectives matched between ranks"
         )
     limit, ranks = max(_LONG_NS, _LONGER * longest), _ranks(trace, ends, launches)
     calls = _with_states(placed, launches, limit)
@@ -240,8 +241,8 @@ def _calls(trace: Trace) -> tuple[pl.DataFrame, list[str]]:
     named = pl.col("communicator").is_not_null()
     is_kept = named | pl.col("process").is_in(alone.implode())
     notes = [
-        f"{count} collectives are left out: their communicators are not recorded"
-        for count in [calls.filter(~is_kept).height] if count
+        f"left out: {count(lost, 'collective')} of unrecorded communicators"
+        for lost in [calls.filter(~is_kept).height] if lost
     ]  # fmt: skip
     matches = find_collectives(trace).rows.select("op", "match", ended="end").drop_nulls()
     paths = trace.read("ranges").select("range", "parent", "open", "path")

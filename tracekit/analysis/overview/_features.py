@@ -12,11 +12,13 @@ import polars as pl
 from tracekit.analysis.facts import DEGREES, REQUIREMENTS, Evidence, Facts
 from tracekit.errors import UsageError
 from tracekit.model import DERIVED, Trace
-from tracekit.support.wording import first_line
+from tracekit.support.wording import count, first_line
 
 _COLUMNS = ("command", "feature", "available", "found", "record_with")
 _UNDERSTOOD = ("launching calls", "physical GPUs")
 """Names of `REQUIREMENTS` that rest on several kinds of data, and that no command shows."""
+_BESIDE_KERNELS = ("copies", "memsets")
+"""Kinds of data that every profiler records with kernels: without any, the program made none."""
 
 
 @dataclass(frozen=True)
@@ -105,27 +107,31 @@ def _row(
 
 def _recorded(trace: Trace) -> pl.DataFrame:
     """Return a row per kind of data: whether the run's trace files have it, and how much."""
+    has_kernels = ((pl.col("feature") == "kernels") & pl.col("present")).any().over("report")
+    has_all = pl.col("present") | (pl.col("feature").is_in(_BESIDE_KERNELS) & has_kernels)
     contents = (
         trace.read("contents")
+        .with_columns(recorded=has_all)
         .group_by("feature", maintain_order=True)
         .agg(
             pl.col("present").any(),
-            pl.col("present").all().alias("everywhere"),
+            pl.col("recorded").all().alias("everywhere"),
             pl.col("rows").sum(),
             pl.col("rows").null_count().alias("uncounted"),
             pl.col("source_table", "tells").first(),
             # Only of reports that lack it: those of other recorders need nothing.
-            pl.col("record_with").filter(~pl.col("present")).unique(maintain_order=True),
+            pl.col("record_with").filter(~pl.col("recorded")).unique(maintain_order=True),
         )
     )
-    number = pl.lit(pl.Series([f"{rows:,}" for rows in contents["rows"]], dtype=pl.String))
+    number = pl.lit(pl.Series([count(rows, "row") for rows in contents["rows"]], dtype=pl.String))
     found = (
         pl.when(~pl.col("present")).then(pl.format("no {}", "source_table"))
         .when(pl.col("uncounted") > 0).then(pl.format("{}: {}", "source_table", "tells"))
-        .otherwise(pl.format("{} rows: {}", number, "tells"))
+        .otherwise(pl.format("{}: {}", number, "tells"))
     )  # fmt: skip
     available = (
-        pl.when("everywhere").then(pl.lit("yes"))
+        pl.when("everywhere", "present").then(pl.lit("yes"))
+        .when("everywhere").then(pl.lit("none"))
         .when("present").then(pl.lit("partly"))
         .otherwise(pl.lit("no"))
     )  # fmt: skip

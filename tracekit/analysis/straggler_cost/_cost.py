@@ -30,7 +30,7 @@ from tracekit.analysis.statistics import (
 from tracekit.errors import MissingDataError, UndecidedError, UsageError
 from tracekit.model import Answer
 from tracekit.support.compiled import compiled
-from tracekit.support.wording import percent
+from tracekit.support.wording import count, percent
 
 _Array = np.ndarray[Any, Any]
 
@@ -425,7 +425,9 @@ def _causes(ops: pl.DataFrame, correlation: float | None, slow: Sequence[str]) -
     collected = ops.filter((pl.col("kind") == "gc") & (pl.col("length") > 0))
     if collected.height:
         total = sum(collected["length"]) / 1e6
-        found.append(f"perhaps garbage collection: {collected.height:,} times, {total:,.1f} ms")
+        found.append(
+            f"perhaps garbage collection: {count(collected.height, 'time')}, {total:,.1f} ms"
+        )
     if correlation is not None and correlation >= _ALIKE:
         both = "forward and backward passes of a micro-batch are long together"
         found.append(f"lengths of sequences: {both} (correlation {correlation:.2f})")

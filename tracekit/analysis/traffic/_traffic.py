@@ -577,7 +577,7 @@ class Traffic:
             else "the model, the sizes or the peak are wrong"
         )
         text = (
-            f"{full.height} links would be fuller than full: {worst['src']}>{worst['dst']}"
+            f"{count(full.height, 'link')} would be fuller than full: {worst['src']}>{worst['dst']}"
             f" {percent(worst['utilisation'])} of {worst['peak_gb_s']:.1f} GB/s; {why}, so do not"
             " rely on utilisation: give --topology"
         )
@@ -671,7 +671,7 @@ def _nowhere(routed: pl.DataFrame, machine: Machine) -> list[str]:
         return []
     pairs = routed.filter(pl.col("route").is_null()).group_by("src_device", "dst_device").len()
     return [
-        f"{number:,} copies went from device {src} to {dst}, between which the machine has no way"
+        f"{count(number, 'copy')} went from device {src} to {dst}, between which there is no route"
         for src, dst, number in pairs.sort("src_device", "dst_device").iter_rows()
     ]
 

@@ -29,7 +29,7 @@ from tracekit.attribution.structure._work import (
     Doubt,
     nothing,
 )
-from tracekit.support.wording import percent
+from tracekit.support.wording import count, percent
 
 _LAYERS = 3
 """Mean number of occurrences of a kernel in a pass from which the pass repeats layers, and is no
@@ -43,7 +43,7 @@ def by_order(lane: Lane) -> DeviceStages:
     rows = _main_sequence(lane)
     kernels = int(lane.kernel[rows].sum())
     if kernels < THRESHOLDS.order_kernels:
-        return _without(lane, f"{kernels:,} kernels are too few to find a period")
+        return _without(lane, f"{count(kernels, 'kernel')}: too few to find a period")
     sequence = lane.take(rows)
     period, first, span = _repeated(sequence)
     kept = rows[~_scalars(sequence)]

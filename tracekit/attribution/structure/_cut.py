@@ -31,6 +31,7 @@ from tracekit.attribution.structure._sequences import (
     runs_of,
 )
 from tracekit.attribution.structure._work import D2D, D2H, H2D, Array
+from tracekit.support.wording import count
 
 _SAMPLE = 50
 """Number of gaps in which pauses are measured."""
@@ -86,7 +87,7 @@ def cut_gap(turns: Turns, number: int) -> Cut:
             if at is None:
                 at, why = ask(turns, number, low, high)
         if at is None and low == 0 and _is_too_little(turns, place, high):
-            at, why = 0, f"the {high} ops before are too few for an update"
+            at, why = 0, f"{count(high, 'op')} before: too few for an update"
     if at is None:
         at, why = low or high, f"no better evidence between, so at {low or high}"
     at = _before_lead(lane, place, at, low)
