@@ -19,6 +19,7 @@ import polars as pl
 import pytest
 from effort import by_day, examples
 from hostile import KERNEL
+from nsys_builder import NsysBuilder
 
 import tracekit
 from tracekit.analysis import step_detail
@@ -54,6 +55,18 @@ def stretches(run: tracekit.Run, count: int) -> list[tuple[int, int]]:
     chance = random.Random(7)
     found = [sorted(chance.sample(range(first, last), 2)) for _ in range(count)]
     return [(a, b) for a, b in found]
+
+
+@pytest.mark.parametrize("work", ["kernel", "memcpy", None])
+def test_missing_kernels_are_said_with_the_lanes(tmp_path: Path, work: str | None) -> None:
+    with NsysBuilder(path := tmp_path / "some.sqlite") as nsys:
+        nsys.push_pop(0, 900, "step 1")
+        nsys.call(100, 105, correlation=1)
+        if work:
+            getattr(nsys, work)(110, 120, correlation=1)
+    told = AskedRuns([tracekit.open(path)]).run({"run": "0"})["missing"]
+    starts = {"kernel": [], "memcpy": ["no kernels"], None: ["no GPU"]}[work]
+    assert [" ".join(text.split()[:2]) for text in told] == starts
 
 
 @pytest.mark.slow

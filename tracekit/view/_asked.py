@@ -24,7 +24,7 @@ from tracekit.analysis.idle_account import CAUSES, host_activity, loading_thread
 from tracekit.analysis.idle_time import idle_by
 from tracekit.analysis.statistics import outliers
 from tracekit.errors import UsageError
-from tracekit.model import STAGES, Run
+from tracekit.model import NO_KERNELS, STAGES, WORK_MISSING, Run
 from tracekit.present import printable, readable_names, to_json
 from tracekit.view._blocks import broken_down
 from tracekit.view._counter_lanes import SAMPLED, Counter, sampled
@@ -68,6 +68,8 @@ _SLOWLY = {
     "findings": ("run",), "timeline": _STRETCH, "table": (*_STRETCH, "by", "lanes"),
 }  # fmt: skip
 """Requests that read little, and those that read much: name -> parameters."""
+_MISSING = (NO_KERNELS, WORK_MISSING, "no GPU work was recorded")
+"""Parts of warnings that the page shows above the chart, as lanes without ops look idle."""
 T = TypeVar("T")
 
 
@@ -144,6 +146,7 @@ class AskedRuns:
                 for each, where in zip(lanes, seen.lanes.conditions, strict=True)
             ],
             "lost": seen.lanes.lost,
+            "missing": [f"{text}." for text in seen.run.warnings if any(map(text.count, _MISSING))],
         }  # fmt: skip
 
     def steps(self, query: Query) -> dict[str, Any]:

@@ -779,9 +779,10 @@ function fill(view, got) {
 }
 
 // What is missing is said above the chart.
-function tellLanes({ lanes, lost }) {
+function tellLanes({ lanes, lost, missing }) {
   const none = "This run has no GPU work, and no ranges of threads that drive steps.";
-  state.textContent = !lanes.length ? none : lost ? `${size(lost)} more lanes are not drawn.` : "";
+  const more = !lanes.length ? none : lost ? `${size(lost)} more lanes are not drawn.` : "";
+  state.textContent = [...missing, more].join(" ").trim();
   state.hidden = !state.textContent;
 }
 
