@@ -445,16 +445,20 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "no lane has a name"),
-        ('[{"ph": "X"}]', "no lane has a name"),
-        ('{"traceEvents": []}', "it is no list of events"),
-        ("[1]", "it is no list of events"),
-        ("nonsense", "Expecting value"),
+        (b"[]", "no lane has a name"),
+        (b'[{"ph": "X"}]', "no lane has a name"),
+        (b'{"traceEvents": []}', "it is no list of events"),
+        (b"[1]", "it is no list of events"),
+        (b"nonsense", "other.json: it is not JSON"),
+        (b"", "other.json: it is not JSON"),
+        (b"SQLite format 3\0\xfb", "other.json: it is not JSON"),
+        (gzip.compress(b"[]", mtime=0)[:-9], "gzip stream is damaged or cut short"),
+        (b"\x89PNG\r\n", "it is not JSON"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, text: str, why: str) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(text)
+def test_other_files_are_refused(tmp_path: Path, text: bytes, why: str) -> None:
+    path = tmp_path / ("other.json.gz" if text[:2] == b"\x1f\x8b" else "other.json")
+    path.write_bytes(text)
     with pytest.raises(NotATraceError, match=why):
         tk.straggler_cost(path)
 

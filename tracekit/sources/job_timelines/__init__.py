@@ -93,8 +93,12 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
         with opened(file, "rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
         events = json.loads(data) if len(data) <= _MOST_BYTES else []
-    except (ValueError, EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
-        raise NotATraceError(f"cannot read the timeline {file.name} ({error})") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        problem = f"cannot read the timeline {file.name}: its gzip stream is damaged or cut short"
+        raise NotATraceError(problem, "copy it again") from error
+    except (ValueError, RecursionError) as error:
+        problem = f"cannot read the timeline {file.name}: it is not JSON"
+        raise NotATraceError(problem, "for a trace, ask `tracekit stragglers`") from error
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror})", "check the path") from error
     if len(data) > _MOST_BYTES:
