@@ -690,6 +690,12 @@ def test_many_collectives_that_take_nothing_but_latency() -> None:
     assert _wins(row) == pytest.approx((175 * US, 350 * US, 350 * US), rel=1e-3)
 
 
+def test_of_an_even_number_the_median_is_the_upper_of_two() -> None:
+    times = [(600 + 40 * place, 636 + 40 * place + place % 2 * 4) for place in range(10)]
+    finding = _found(_exchanging(*times).trace())["small_buckets"]["finding"]
+    assert "take 40 us in the median" in finding
+
+
 def test_collectives_are_not_merged_where_no_steps_are_known() -> None:
     """One of each step cannot be merged with that of another."""
     builder = _exchanging(*((600 + 40 * place, 640 + 40 * place) for place in range(10)))

@@ -247,7 +247,7 @@ def _in_collectives(facts: Facts) -> list[pl.Expr]:
         pl.col("is_last").sum().cast(pl.Int64).alias("last"),
         (pl.col("caused_ns").sum() / facts.number).alias("caused_ns"),
         (pl.col("wait_ns").sum() / facts.number).alias("waited_ns"),
-        pl.col("late_ns").median(),
+        pl.col("late_ns").quantile(0.5),
     ]
 
 
