@@ -242,6 +242,9 @@ def test_several_runs_of_a_configuration_count_by_their_median() -> None:
     assert found.select("gpus", "runs", "time_ns", "speedup").rows() == [
         (1, 3, 100.0, 1.0), (2, 1, 50.0, 2.0),
     ]  # fmt: skip
+    # The time that is listed, not the median of the runs' own 10, 2.5 and so on per second.
+    found = scaling(table(*epochs({1: 100.0}), *epochs({1: 400.0})), images=1000).rows
+    assert found.select("time_ns", "images_per_s").row(0) == (250.0, 1000 / 250.0 * 1e9)
 
 
 def test_without_one_gpu_speedup_is_relative_to_the_fewest() -> None:

@@ -210,7 +210,7 @@ def _costs(
         time_ns=time,
         cost=time * weight,
         iterations_per_epoch=iterations,
-        images_per_s=handled / time * 1e9,
+        handled=handled,
         bytes_per_epoch=pl.col("bytes_between_gpus") * iterations,
         **{f"cost_{stage}": pl.col(f"{stage}_ns") * per_step * weight for stage in _STAGES},
     ).filter(pl.col("time_ns") > 0, _N >= 1)
@@ -218,12 +218,13 @@ def _costs(
 
 def _summed(rows: pl.DataFrame) -> pl.DataFrame:
     """Return a row per configuration: medians over its runs (if runs stay apart, a row per run)."""
-    measures = ("time_ns", "cost", "images_per_s", "bytes_per_epoch", "^cost_.*$")
+    measures = ("time_ns", "cost", "bytes_per_epoch", "^cost_.*$")
     return rows.group_by(*_GROUP, "gpus", "pool").agg(
         pl.len().cast(pl.Int64).alias("runs"),
         name_of_one(),
         pl.col("iterations_per_epoch").first(),
         pl.col(measures).median(),
+        images_per_s=pl.col("handled").first() / pl.col("time_ns").median() * 1e9,
         time_low_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").min()),
         time_high_ns=pl.when(pl.len() > 1).then(pl.col("time_ns").max()),
         cost_low=pl.col("cost").min(),
