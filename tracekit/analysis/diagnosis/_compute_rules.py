@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration
+from tracekit.analysis.diagnosis._facts import Facts, Finding, Win, counted, duration
 from tracekit.analysis.diagnosis._parts import CELL, LENGTH, Part, counted_values, quantile_of
 from tracekit.analysis.operators import (
     has_sizes,
@@ -64,9 +64,7 @@ def fp32_products(facts: Facts) -> Finding | None:
         finding=f"Matrix products in FP32 take {duration(lost.mean)} {facts.per} "
         f"({facts.share(lost.mean)}), on GPUs whose Tensor Cores are up to {times:.3g} times as "
         "fast.",
-        win=lost.mean * (1 - 1 / times) / 2,
-        low=0.0,
-        high=lost.most * (1 - 1 / times),
+        win=Win(lost.mean * (1 - 1 / times) / 2, 0.0, lost.most * (1 - 1 / times)),
         confidence="likely",
         evidence=(
             _most_of(facts, names),
@@ -89,9 +87,7 @@ def layout_transposes(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"Kernels that turn layouts between NCHW and NHWC take {duration(lost.mean)} "
         f"{facts.per} ({facts.share(lost.mean)}).",
-        win=lost.mean * 3 / 4,
-        low=0.0,
-        high=lost.most,
+        win=Win(lost.mean * 3 / 4, 0.0, lost.most),
         confidence="likely",
         evidence=(
             _most_of(facts, facts.of_rule(named_kernels, "names", "layout_transposes")),
@@ -116,9 +112,7 @@ def unfused_elementwise(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"Chains of elementwise kernels take {duration(lost.mean)} {facts.per} "
         f"({facts.share(lost.mean)}); fused, a chain moves its data once.",
-        win=saved.mean / 2,
-        low=0.0,
-        high=saved.most,
+        win=Win(saved.mean / 2, 0.0, saved.most),
         confidence="hint",
         evidence=(
             f"{counted(number / facts.cells.height, 'chain')} {facts.per_gpu}, of {length}",
@@ -149,9 +143,7 @@ def tiny_kernels(facts: Facts) -> Finding | None:
         f"{duration(lost.mean + working.mean)} {facts.per}: {duration(working.mean)} of work, "
         f"and {duration(lost.mean)} ({facts.share(lost.mean)}) in which a GPU waits for the next "
         "launch.",
-        win=0.75 * won,
-        low=lost.least / 2,
-        high=lost.most + spared.most,
+        win=Win(0.75 * won, lost.least / 2, lost.most + spared.most),
         confidence="likely",
         evidence=(
             f"{counted(number / facts.cells.height, 'run')} {facts.per_gpu} of {long} in the mean",
@@ -184,9 +176,7 @@ def largest_headroom(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"`{name}` runs {duration(lost.mean)} {facts.per} ({facts.share(lost.mean)}) above "
         f"its bound, which is {bound}: no operator is further above.",
-        win=lost.mean / 2,
-        low=0.0,
-        high=lost.most,
+        win=Win(lost.mean / 2, 0.0, lost.most),
         confidence="perhaps",
         evidence=(
             f"its kernels take {duration(taken.mean)} {facts.per}, {least:.3g} % of that at peaks",

@@ -228,8 +228,8 @@ def _is_left(facts: Facts, found: Finding) -> bool:
     """Test if a win is worth listing after GPUs lose a part of it to longer waits for the host."""
     if not found.of_gpu or found.win is None:
         return True
-    left = facts.shortened(found.win)
-    return left == found.win or facts.is_worth(left)
+    left = facts.shortened(found.win.estimate)
+    return left == found.win.estimate or facts.is_worth(left)
 
 
 def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
@@ -237,19 +237,17 @@ def _row(facts: Facts, rule: str, found: Finding) -> dict[str, Any]:
 
     Wins outside of steps, and of faster compute kernels, are not limited so.
     """
-    most = None if found.outside or found.of_compute else facts.winnable_ns
-    won = [
-        facts.shortened(value) if found.of_gpu and value is not None else value
-        for value in (found.win, found.low)
-    ]
-    bounded = [
-        value if value is None or most is None else min(value, most) for value in (*won, found.high)
-    ]
-    win, low, high = bounded if facts.has_steps else (None, None, None)
-    share = bounded[0] / facts.step_ns if bounded[0] is not None and facts.step_ns else None
+    bounded, share = None, None
+    if found.win is not None:
+        win, low, high = found.win
+        won = map(facts.shortened, (win, low)) if found.of_gpu else (win, low)
+        is_bounded = not (found.outside or found.of_compute)
+        bounded = [min(each, facts.winnable_ns) if is_bounded else each for each in (*won, high)]
+        share = bounded[0] / facts.step_ns if facts.step_ns else None
+    win_ns, low_ns, high_ns = bounded if bounded and facts.has_steps else (None, None, None)
     return {
-        "rule": rule, "finding": found.finding, "win_ns": win, "win_low_ns": low,
-        "win_high_ns": high, "share": share, "confidence": at_most(rule, found.confidence),
+        "rule": rule, "finding": found.finding, "win_ns": win_ns, "win_low_ns": low_ns,
+        "win_high_ns": high_ns, "share": share, "confidence": at_most(rule, found.confidence),
         "evidence": list(found.evidence), "advice": in_words_of(facts.trace, found.advice),
         "win_unknown": found.unknown or (None if facts.has_steps else _NO_STEPS),
         "fingerprint": hashlib.sha256(f"tracekit diagnose {rule}".encode()).hexdigest()[:16],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import Facts, Finding, counted, duration, rounded
+from tracekit.analysis.diagnosis._facts import Facts, Finding, Win, counted, duration, rounded
 from tracekit.analysis.diagnosis._parts import CELL, MEMBER, kernels, quantile_of, sends
 from tracekit.analysis.diagnosis._stragglers import own_times, waited_for
 from tracekit.analysis.facts import is_pipeline
@@ -46,9 +46,7 @@ def exposed_collectives(facts: Facts) -> Finding | None:
     return Finding(
         of_gpu=True,
         finding=_headline(facts, each, lost.mean),
-        win=won / 2,
-        low=0.0,
-        high=facts.lost(each, "exposed").most,
+        win=Win(won / 2, 0.0, facts.lost(each, "exposed").most),
         confidence="likely",
         evidence=(*_exchanged(facts, each), _waited(facts, each)),
         advice=f"Hide them: {_how_to_hide(each)} or look at the links (`tracekit links`). All of "
@@ -108,10 +106,12 @@ def late_buckets(facts: Facts) -> Finding | None:
         finding=f"{counted(late.height / facts.cells.height, 'collective')} {facts.per_gpu} "
         f"only after the backward pass, and nothing hides {duration(lost.mean)} of that, "
         f"{facts.share(lost.mean)}.",
-        win=win,
-        # Of a step's only one, the latency of a last bucket is left, which is not known.
-        low=min(lost.least, room.least) / 2 if each.height > facts.cells.height else 0.0,
-        high=min(facts.lost(late, "exposed").most, room.most),
+        win=Win(
+            win,
+            # Of a step's only one, the latency of a last bucket is left, which is not known.
+            min(lost.least, room.least) / 2 if each.height > facts.cells.height else 0.0,
+            min(facts.lost(late, "exposed").most, room.most),
+        ),
         confidence="measured",
         evidence=(
             *_exchanged(facts, each),
@@ -147,14 +147,13 @@ def small_buckets(facts: Facts) -> Finding | None:
         most=pl.min_horizontal("exposed", pl.lit(_SMALL * latency)),
     )
     win = min(saved, facts.lost(starts, "starts").mean)
+    most = facts.lost(starts, "most").most * (1 - needed / number)
     if not facts.is_worth(win):
         return None
     return Finding(
         finding=f"{counted(number, 'collective')} {facts.per_gpu} take {duration(usual)} in "
         f"the median, hardly more than the shortest ones, {duration(latency)}.",
-        win=win,
-        low=win / 2 * is_known,
-        high=max(win, facts.lost(starts, "most").most * (1 - needed / number)),
+        win=Win(win, win / 2 * is_known, max(win, most)),
         confidence="likely" if is_known else "hint",
         evidence=(
             f"as {counted(needed, 'collective')} they would take {duration(saved)} less: modelled",
@@ -193,9 +192,11 @@ def stragglers(facts: Facts) -> Finding | None:
         of_gpu=True,
         finding=f"GPU {worst['device']} comes last to {100 * often:.0f} % of collectives; the "
         f"others wait {duration(lost)} {facts.per} for it, {facts.share(lost)}.",
-        win=min(waited_for(facts, worst["device"]) or lost, slower),
-        low=0.0 if facts.unseen else min(*others, slower) / 2,
-        high=max(*others, slower),
+        win=Win(
+            min(waited_for(facts, worst["device"]) or lost, slower),
+            0.0 if facts.unseen else min(*others, slower) / 2,
+            max(*others, slower),
+        ),
         confidence="measured",
         evidence=(
             by_chance,
@@ -271,9 +272,7 @@ def central_update(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} behind the weight update of others, "
         f"{facts.share(lost.mean)}.",
-        win=lost.mean / 2,
-        low=0.0,
-        high=lost.most,
+        win=Win(lost.mean / 2, 0.0, lost.most),
         confidence="likely",
         evidence=tuple(
             f"{duration(time / facts.cells.height)} {facts.per_gpu} behind {name or 'others'}"
@@ -312,9 +311,7 @@ def pipeline_bubbles(facts: Facts) -> Finding | None:
     what = "for work of other GPUs" + ", or exchange with them" * is_alike
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} {what}, {facts.share(lost.mean)}.",
-        win=win if is_won else None,
-        low=0.0 if is_won else None,
-        high=lost.most if is_won else None,
+        win=Win(win, 0.0, lost.most) if is_won else None,
         unknown=None if is_won else "the cost of smaller micro-batches is unknown",
         confidence="likely" if is_won else "hint",
         evidence=tuple(evidence),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import polars as pl
 
@@ -125,6 +125,14 @@ class Lost:
     least: float
     mean: float
     most: float
+
+
+class Win(NamedTuple):
+    """Time by which a step would get shorter, ns."""
+
+    estimate: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -528,11 +536,8 @@ class Finding:
     """The measured values that support the finding."""
     advice: str
     """What to do."""
-    win: float | None = None
-    low: float | None = None
-    high: float | None = None
-    """Time by which a step would get shorter, ns: estimate, lower and upper bound; None if
-    unknown."""
+    win: Win | None = None
+    """Time by which a step would get shorter; None if unknown."""
     unknown: str | None = None
     """Why the win is unknown."""
     outside: bool = False

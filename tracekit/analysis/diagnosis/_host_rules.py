@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import Facts, Finding, Lost, counted, duration, rounded
+from tracekit.analysis.diagnosis._facts import Facts, Finding, Lost, Win, counted, duration, rounded
 from tracekit.analysis.diagnosis._parts import (
     CELL,
     COMPUTES,
@@ -96,9 +96,7 @@ def input_bound(facts: Facts) -> Finding | None:
     )
     return Finding(
         finding=f"GPUs wait {duration(both.mean)} {facts.per} {what}, {facts.share(both.mean)}.",
-        win=both.mean,
-        low=_SURE * waited.least,
-        high=both.most,
+        win=Win(both.mean, _SURE * waited.least, both.most),
         confidence="measured" if is_told else "likely" if is_input else "hint",
         evidence=(
             *(f"{duration(length)} {facts.per} {why}" for length, why in parts if length >= 1),
@@ -145,9 +143,7 @@ def off_cpu(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} because the thread that launches "
         f"does not get to run, {facts.share(lost.mean)}.",
-        win=lost.mean,
-        low=lost.least / 2,
-        high=lost.most,
+        win=Win(lost.mean, lost.least / 2, lost.most),
         confidence="measured" if 2 * seen.mean >= lost.mean else "likely",
         evidence=(
             *([turns] if locked.mean else []),
@@ -219,9 +215,7 @@ def compilation(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} while code is compiled or loaded, "
         f"{facts.share(lost.mean)}.",
-        win=lost.mean,
-        low=lost.least / 2,
-        high=lost.most,
+        win=Win(lost.mean, lost.least / 2, lost.most),
         confidence="measured",
         evidence=(
             f"{duration(built.mean)} {facts.per} until code that was built was linked or loaded",
@@ -258,9 +252,7 @@ def sync_in_loop(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs run dry for {duration(lost.mean + hidden)} {facts.per} because the host "
         f"waits for them, {facts.share(lost.mean + hidden)}.",
-        win=lost.mean + hidden,
-        low=lost.least,
-        high=lost.most + behind.most,
+        win=Win(lost.mean + hidden, lost.least, lost.most + behind.most),
         confidence="measured" if facts.number > 1 else "hint",  # one step is no loop
         evidence=(
             f"{duration(lost.mean)} {facts.per} in calls that wait, or late by as much",
@@ -284,9 +276,7 @@ def pageable_copies(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"Copies to the GPU delay the host and the GPU by {duration(lost.mean)} "
         f"{facts.per}, {facts.share(lost.mean)}, at {_rate(copies)}.",
-        win=(least.mean + lost.mean) / 2,
-        low=least.least,
-        high=lost.most,
+        win=Win((least.mean + lost.mean) / 2, least.least, lost.most),
         confidence="measured" if 2 * recorded.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
@@ -325,9 +315,7 @@ def unhidden_copies(facts: Facts) -> Finding | None:
         finding=f"Copies {'to the GPU' if back.is_empty() else where} run for "
         f"{duration(lost.mean)} {facts.per} while it computes nothing, {facts.share(lost.mean)}, "
         f"at {_rate(copies)}.",
-        win=(earlier.mean + lost.mean) / 2,
-        low=earlier.least,
-        high=lost.most,
+        win=Win((earlier.mean + lost.mean) / 2, earlier.least, lost.most),
         confidence="measured" if 2 * earlier.mean >= lost.mean else "likely",
         evidence=(
             _number(copies),
@@ -356,9 +344,7 @@ def small_copies(facts: Facts) -> Finding | None:
         of_gpu=True,
         finding=f"{counted(number, 'copy', 'copies')} of no more than 64 KiB {facts.per_gpu} run "
         f"for {duration(lost.mean)} while nothing else does, {facts.share(lost.mean)}.",
-        win=lost.mean / 2,
-        low=0.0,
-        high=lost.most,
+        win=Win(lost.mean / 2, 0.0, lost.most),
         confidence="likely",
         evidence=(
             f"{to_gpu:,} from the host, {every - to_gpu:,} to it, at {_rate(copies)}",
@@ -379,9 +365,7 @@ def unified_memory(facts: Facts) -> Finding | None:
         of_gpu=True,
         finding=f"Pages of unified memory move for {duration(lost.mean)} {facts.per} while nothing "
         f"else runs, {facts.share(lost.mean)}, at {_rate(copies)}.",
-        win=lost.mean / 2,
-        low=0.0,
-        high=lost.most,
+        win=Win(lost.mean / 2, 0.0, lost.most),
         confidence="likely",
         evidence=(_number(copies), *facts.where(layers_of_copies, "unified_memory")),
         advice="Move pages before they are needed (`cudaMemPrefetchAsync`), say where they belong "
@@ -534,10 +518,12 @@ def launch_bound(facts: Facts) -> Finding | None:
         + (": kernels are shorter than what launches them" if is_short else "")
         + (", mostly for over 100 us each: the host may do other work then" if may_work else "")
         + ".",
-        win=0.75 * won,
-        # Of other work cheaper launches win nothing.
-        low=facts.lost(late.filter(~pl.col("is_slow"))).least / 2,
-        high=facts.lost(short).most,
+        win=Win(
+            0.75 * won,
+            # Of other work cheaper launches win nothing.
+            facts.lost(late.filter(~pl.col("is_slow"))).least / 2,
+            facts.lost(short).most,
+        ),
         confidence="measured" if is_short else "likely",
         evidence=(
             *pace_texts, f"in {count(facts.gaps('launch_bound'), 'gap')} of no more than 1 ms",
@@ -568,9 +554,7 @@ def busy_host(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} for a host that launches nothing for "
         f"more than 1 ms at a time, {facts.share(lost.mean)}.",
-        win=lost.mean / 2,
-        low=0.0,
-        high=lost.most,
+        win=Win(lost.mean / 2, 0.0, lost.most),
         confidence="likely" if is_seen else "hint",
         evidence=(
             f"in {count(facts.gaps('busy_host'), 'gap')}; "
@@ -596,14 +580,11 @@ def allocation_in_loop(facts: Facts) -> Finding | None:
     lost = facts.lost(own)
     if not facts.is_worth(lost.mean) or not facts.is_usual(own):
         return None
+    late = facts.idle_of("allocation", "waiting_call", "host_delay", "launch_latency")
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} while memory is allocated or freed, "
         f"{facts.share(lost.mean)}.",
-        win=lost.mean,
-        low=lost.least / 2,
-        high=facts.lost(
-            facts.idle_of("allocation", "waiting_call", "host_delay", "launch_latency")
-        ).most,
+        win=Win(lost.mean, lost.least / 2, facts.lost(late).most),
         confidence="measured",
         evidence=(
             *_called(facts, _by_time(facts.found(host_calls)["allocations"])),
@@ -650,9 +631,7 @@ def profiler_overhead(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"GPUs wait {duration(lost.mean)} {facts.per} for the profiler, "
         f"{facts.share(lost.mean)}.",
-        win=lost.mean,
-        low=lost.least,
-        high=lost.most,
+        win=Win(lost.mean, lost.least, lost.most),
         confidence="measured",
         evidence=(f"{duration(lost.mean)} {facts.per} of gaps lie in its own overhead",),
         advice="Nothing in the program: without the profiler this time is not lost. Record less "

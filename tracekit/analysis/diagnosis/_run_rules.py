@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tracekit.analysis.diagnosis._facts import PAIR, Facts, Finding, duration, rounded
+from tracekit.analysis.diagnosis._facts import PAIR, Facts, Finding, Win, duration, rounded
 from tracekit.analysis.diagnosis._parts import LENGTH, MEMBER, kernels
 from tracekit.analysis.diagnosis._stragglers import waited_for
 from tracekit.analysis.facts import how_to_record, how_to_see_waits
@@ -81,9 +81,7 @@ def evaluation_too_often(facts: Facts) -> Finding | None:
     return Finding(
         finding=f"{rounded(number)} evaluations among {steps} steps take {duration(lost)} per "
         f"step, {100 * lost / whole:.3g} % of training.",
-        win=lost / 2,
-        low=0.0,
-        high=lost,
+        win=Win(lost / 2, 0.0, lost),
         confidence="measured",
         evidence=(
             f"{duration(lost * steps)} of ranges of evaluation before other steps, passes aside",
@@ -113,9 +111,7 @@ def slow_links(facts: Facts) -> Finding | None:
         finding=f"Copies from GPU {worst['src_device']} to GPU {worst['dst_device']} reach "
         f"{worst['achieved_gb_s']:.3g} of {worst['peak_gb_s']:.3g} GB/s and run for "
         f"{duration(worst['busy_ns'] / max(facts.number, 1))} {facts.per}.",
-        win=lost / 2,
-        low=0.0,
-        high=lost,
+        win=Win(lost / 2, 0.0, lost),
         confidence="hint",
         evidence=(
             (
@@ -148,9 +144,7 @@ def slow_clocks(facts: Facts) -> Finding | None:
         of_gpu=True,
         finding=f"GPU {worst['device']} takes {worst['pace']:.3g} times as long as the {others} "
         f"GPU for the same kernels, {duration(longer)} {facts.per}.",
-        win=lost,
-        low=lost / 2,
-        high=longer * worst["pace"],
+        win=Win(lost, lost / 2, longer * worst["pace"]),
         confidence="likely" if waited is None else "measured",
         evidence=(
             "how long other GPUs wait for it is unknown"
