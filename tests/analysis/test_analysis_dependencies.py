@@ -1294,7 +1294,8 @@ def test_just_as_much_as_is_trusted_is() -> None:
 def test_a_link_gets_no_faster_than_the_others_on_its_way_can_carry() -> None:
     """One is used by 0.8 of what it can, one is more than full, and of one nothing is known."""
     edges = pl.DataFrame({"weight": [100, 100, 100], "others_use": [0.8, 1.5, None]})
-    lengths = edges.select(Bandwidth("nvlink", 2.0).length(slowest=False)).to_series()
+    change = Bandwidth("bandwidth nvlink=2x", "nvlink", 2.0)
+    lengths = edges.select(change.length(slowest=False)).to_series()
     assert lengths.to_list() == [80, 100, 50]
 
 

@@ -44,12 +44,8 @@ _WAITS = (*_AWAITED, "stream")
 class Bucket:
     """Change: gradients are all-reduced in buckets of at least `size` bytes."""
 
+    label: str
     size: int
-
-    @property
-    def label(self) -> str:
-        """Option that asks for this change, without dashes: such as ``bucket 25MB``."""
-        return f"bucket {self.size / 1e6:g}MB"
 
     def touches(self) -> pl.Expr:
         """Return an expression that is false for all edges: `made` builds a new graph instead."""
@@ -165,16 +161,10 @@ class Change(Protocol):
 class Speed:
     """Change: kernels, chosen by name or by stage, are faster."""
 
+    label: str
     factor: float
     name: str | None = None
     stage: str | None = None
-
-    @property
-    def label(self) -> str:
-        """Option that asks for this change, without dashes: such as ``stage BP=2x``."""
-        if self.stage is not None:
-            return f"stage {self.stage}={_times(self.factor)}"
-        return f"speed {self.name}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
         """Select the edges from start to end of the chosen kernels, collectives excluded."""
@@ -192,13 +182,9 @@ class Speed:
 class Bandwidth:
     """Change: links of one type are faster, and so are copies and collectives limited by them."""
 
+    label: str
     link: str
     factor: float
-
-    @property
-    def label(self) -> str:
-        """Option that asks for this change, without dashes: such as ``bandwidth nvlink=2x``."""
-        return f"bandwidth {self.link}={_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
         """Select transfers limited by links of type `link`; ``collective``: all collectives."""
@@ -222,16 +208,9 @@ class Bandwidth:
 class Loader:
     """Change: a data loader prepares batches faster, by `factor` (or by `least` to `factor`)."""
 
+    label: str
     factor: float
     least: float | None = None
-    workers: int | None = None
-
-    @property
-    def label(self) -> str:
-        """Option that asks for this change, without dashes: such as ``loader 2x``."""
-        if self.workers is not None:
-            return f"{self.workers}{WORKERS}"
-        return f"loader {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
         """Select edges of waits for batches, of the time between batches, and of loader threads."""
@@ -283,19 +262,16 @@ class Workers:
                 "give a factor: --loader 2x",
             )
         more = self.count / workers
-        return Loader(more, max(1.0, more * _EACH) if more > 1 else more, self.count)
+        least = max(1.0, more * _EACH) if more > 1 else more
+        return Loader(f"{self.count}{WORKERS}", more, least)
 
 
 @dataclass(frozen=True)
 class Host:
     """Change: the host launches faster, as its calls and its work between calls are shorter."""
 
+    label: str
     factor: float
-
-    @property
-    def label(self) -> str:
-        """Option that asks for this change, without dashes: such as ``host 2x``."""
-        return f"host {_times(self.factor)}"
 
     def touches(self) -> pl.Expr:
         """Select the edges of host calls, time between calls, threads' hand-overs, and launches."""
@@ -422,16 +398,17 @@ def parse_changes(
     )
     for text in speed:
         name, factor = _pair(text, "speed", "gemm=2x")
-        changes.append(Speed(factor, name=_pattern(name)))
+        changes.append(Speed(f"speed {name}={_times(factor)}", factor, name=_pattern(name)))
     for text in stage:
         name, factor = _pair(text, "stage", "BP=1.5x")
-        changes.append(Speed(factor, stage=_one_of(name.upper(), STAGES, "stage")))
+        known = _one_of(name.upper(), STAGES, "stage")
+        changes.append(Speed(f"stage {known}={_times(factor)}", factor, stage=known))
     for text in bandwidth:
         name, factor = _pair(text, "bandwidth", "nvlink=2x")
-        known = (*NARROWEST_FIRST, "collective")
-        changes.append(Bandwidth(_one_of(name.lower(), known, "type of link"), factor))
-    changes += [] if host is None else [Host(_factor(host, "host", "2x"))]
-    changes += [] if loader is None else [Loader(_factor(loader, "loader", "2x"))]
+        link = _one_of(name.lower(), (*NARROWEST_FIRST, "collective"), "type of link")
+        changes.append(Bandwidth(f"bandwidth {link}={_times(factor)}", link, factor))
+    changes += [Host(*asked) for asked in _labelled("host", host)]
+    changes += [Loader(*asked) for asked in _labelled("loader", loader)]
     if workers is not None:
         if workers < 1 or loader is not None:
             raise UsageError(
@@ -444,7 +421,7 @@ def parse_changes(
             raise UsageError(f"a bucket of {bucket} bytes fits no gradient", "write --bucket 25MB")
         if without_straggler is not None:
             raise UsageError("merged all-reduces have no peers", "ask without --without-straggler")
-        changes.append(Bucket(bucket))
+        changes.append(Bucket(f"bucket {bucket / 1e6:g}MB", bucket))
     changes += [*([NoSync()] if no_sync else []), *([Overlap()] if overlap else [])]
     if not changes:
         raise UsageError(
@@ -458,6 +435,12 @@ def _pair(text: str, option: str, example: str) -> tuple[str, float]:
     if not equals or not name.strip():
         raise UsageError(f"{text!r} does not name what gets faster", f"write --{option} {example}")
     return name.strip(), _factor(factor, option, example)
+
+
+def _labelled(option: str, text: str | None) -> list[tuple[str, float]]:
+    """Return label and factor of an option such as ``--host 2x``, if it is given."""
+    factors = [] if text is None else [_factor(text, option, "2x")]
+    return [(f"{option} {_times(factor)}", factor) for factor in factors]
 
 
 def _factor(text: str, option: str, example: str) -> float:
