@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tracekit.analysis.comparison._compare_runs import (
     all_rows,
@@ -38,7 +38,6 @@ from tracekit.analysis.comparison._step_change import VERDICT, matrix, verdict_o
 from tracekit.analysis.statistics import (
     LEVEL,
     OF_ROWS,
-    Flags,
     Floats,
     Skip,
     adjusted_p_values,
@@ -133,18 +132,6 @@ def least_enough(is_enough: Callable[[int], bool], first: int, most: int) -> int
     """Return the least number from `first` to `most` for which `is_enough` is true; else None."""
     number = bisect_left(range(most + 1), x=True, lo=first, key=is_enough)
     return number if number <= most else None
-
-
-@dataclass(frozen=True)
-class _Side:
-    """Means of one side (A or B): arrays with a row per compared group, a column per recording."""
-
-    means: Floats
-    counts: Floats
-    outside: Floats
-    outside_counts: Floats
-    sizes: Floats | None
-    is_there: Flags
 
 
 def compare_recordings(
@@ -257,22 +244,13 @@ def _table(
     columns = list(runs[0].columns)
     rows = all_rows(trace, [run.values for run in runs], columns)
     of_a, of_b = (_side(side, rows, columns) for side in sides)
-    found = differing(of_a.means, of_b.means, has_verdict=has_verdict)
-    sized = {
-        f"{side}_bytes": of_side.sizes.mean(axis=1)
-        for side, of_side in zip("ab", (of_a, of_b), strict=True)
-        if of_side.sizes is not None
-    }
-    numbers = pl.DataFrame(
-        {
-            "a_count": of_a.counts.mean(axis=1), "b_count": of_b.counts.mean(axis=1), **sized,
-            "a_outside_steps_ns": of_a.outside.mean(axis=1),
-            "b_outside_steps_ns": of_b.outside.mean(axis=1),
-            "a_outside_steps_count": of_a.outside_counts.mean(axis=1),
-            "b_outside_steps_count": of_b.outside_counts.mean(axis=1),
-        }
-    ).fill_nan(None)  # fmt: skip
-    alone = pl.DataFrame({"in_a": of_a.is_there.any(axis=1), "in_b": of_b.is_there.any(axis=1)})
+    found = differing(of_a["ns"], of_b["ns"], has_verdict=has_verdict)
+    named = {f"{side}_{name}": each for side, of_side in (("a", of_a), ("b", of_b))
+             for name, each in of_side.items() if name not in ("ns", "is_there")}  # fmt: skip
+    numbers = pl.DataFrame({name: each.mean(axis=1) for name, each in named.items()})
+    numbers = numbers.fill_nan(None)
+    alone = pl.DataFrame({f"in_{side}": each["is_there"].any(axis=1)
+                          for side, each in (("a", of_a), ("b", of_b))})  # fmt: skip
     table = pl.concat([rows.sort("row").drop("row"), numbers, found, alone], how="horizontal")
     only_in = pl.when(~pl.col("in_b")).then(pl.lit("A")).when(~pl.col("in_a")).then(pl.lit("B"))
     last = (*OUTSIDE, "a_sd_ns", "b_sd_ns", "a_runs", "b_runs")
@@ -319,32 +297,34 @@ def _inside(run: Measured) -> pl.DataFrame:
     return run.values.drop_nulls("iteration") if run.iterations else run.values
 
 
-def _side(runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]) -> _Side:
-    lengths, counts, sizes, there = [], [], [], []
-    outside: list[Floats] = []
-    outside_counts: list[Floats] = []
-    for run in runs:
-        joined = rows.join(numbers_of(run, "a"), on=columns, how="left", nulls_equal=True)
-        table = joined.sort("row").with_columns(pl.col("a_devices").fill_null(max(1, run.devices)))
-        steps = max(1, len(run.iterations))
-        length = matrix(run, _inside(run), rows, columns).sum(axis=1)
-        lengths.append(length / (steps * table["a_devices"].to_numpy()))
-        counts.append(table["a_count"].fill_null(0.0).to_numpy())
-        there.append(table["in_a"].is_not_null().to_numpy())
-        outside.append(table["a_outside_steps_ns"].fill_null(0).to_numpy())
-        outside_counts.append(table["a_outside_steps_count"].fill_null(0).to_numpy())
-        if "a_bytes" in table.columns:
-            is_absent = pl.col("in_a").is_null()
-            size = pl.when(is_absent).then(0.0).otherwise("a_bytes").alias("size")
-            sizes.append(table.select(size)["size"].fill_null(float("nan")).to_numpy())
-    return _Side(
-        np.stack(lengths, axis=1),
-        np.stack(counts, axis=1),
-        np.stack(outside, axis=1),
-        np.stack(outside_counts, axis=1),
-        np.stack(sizes, axis=1) if sizes else None,
-        np.stack(there, axis=1),
+def _side(
+    runs: Sequence[Measured], rows: pl.DataFrame, columns: list[str]
+) -> dict[str, NDArray[Any]]:
+    """Return numbers of one side (A or B): a row per compared group, a column per recording."""
+    each = [_numbers(run, rows, columns) for run in runs]
+    return {name: np.stack([one[name] for one in each], axis=1) for name in each[0]}
+
+
+def _numbers(run: Measured, rows: pl.DataFrame, columns: list[str]) -> dict[str, NDArray[Any]]:
+    """Return numbers of a recording by name: its mean time (``ns``) and others per group."""
+    joined = rows.join(numbers_of(run, "a"), on=columns, how="left", nulls_equal=True)
+    table = joined.sort("row").with_columns(
+        pl.col("a_devices").fill_null(max(1, run.devices)),
+        pl.col("a_count").fill_null(0.0),
+        pl.col("a_outside_steps_ns", "a_outside_steps_count").fill_null(0),
+        is_there=pl.col("in_a").is_not_null(),
     )
+    steps = max(1, len(run.iterations))
+    length = matrix(run, _inside(run), rows, columns).sum(axis=1)
+    if "a_bytes" in table.columns:
+        size = pl.when("is_there").then("a_bytes").otherwise(0.0).fill_null(float("nan"))
+        table = table.with_columns(a_bytes=size)
+    others = ("count", "bytes", "outside_steps_ns", "outside_steps_count")
+    return {
+        "ns": length / (steps * table["a_devices"].to_numpy()),
+        **{name: table[f"a_{name}"].to_numpy() for name in others if f"a_{name}" in table.columns},
+        "is_there": table["is_there"].to_numpy(),
+    }
 
 
 def differing(a: Floats, b: Floats, *, has_verdict: bool = True) -> pl.DataFrame:
