@@ -95,7 +95,7 @@ PUBLIC = {
         PathNodes PathTree Place PolarsType RANGES RANGE_STYLE
         REPORTS Recording STAGE STAGES STAGE_SOURCE STAGE_SOURCES SYNCS SYNC_TYPE Stream
         Run Runs Stretch TABLES TESTED TRANSFERS Table Trace TraceWriter UNMATCHED
-        VERDICT VERDICTS combine damaged_files in_any is_checked missing_files
+        VERDICT VERDICTS combine damaged_files in_any missing_files
         is_migration normalised_name path_number path_texts readable_names replace_table
         same_machine split_brackets traits with_clocks with_one_tree with_readable_names
     """,

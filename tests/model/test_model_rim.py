@@ -55,8 +55,8 @@ class TestChecks:
         with pytest.raises(ValueError, match="is damaged"):
             read_checks(folder)
 
-    def test_without_a_list_there_is_none(self, tmp_path: Path) -> None:
-        assert read_checks(tmp_path) == {}
+    def test_a_folder_without_a_list_is_damaged(self, tmp_path: Path) -> None:
+        assert damaged_files(tmp_path) == ["checks.json"]
 
 
 def test_an_answer_without_figures_says_so() -> None:

@@ -6,7 +6,7 @@ from tracekit.support.lazily import lazily
 
 if TYPE_CHECKING:
     from tracekit.model._answer import Answer, Headline, traits, with_readable_names
-    from tracekit.model._checks import damaged_files, is_checked
+    from tracekit.model._checks import damaged_files
     from tracekit.model._clocks import Clock, GivenClock, Place, same_machine, with_clocks
     from tracekit.model._combine import UNMATCHED, combine, with_one_tree
     from tracekit.model._paths import (

@@ -54,17 +54,12 @@ def write_checks(folder: Path, checks: Mapping[str, Check]) -> None:
 def read_checks(folder: Path) -> dict[str, Check]:
     """Return the state of each file when it was written: path -> size, time and checksum.
 
-    Empty if the folder is of an earlier version, which wrote no such list.
-
     Raises
     ------
-    ValueError
-        If the list is damaged.
+    OSError, ValueError
+        If the list is missing or damaged.
     """
-    try:
-        content = json.loads(read_plain(folder / _LIST))
-    except FileNotFoundError:
-        return {}
+    content = json.loads(read_plain(folder / _LIST))
     try:
         files = content["files"]
         if zlib.crc32(json.dumps(files).encode()) == content["checksum"] and all(
@@ -74,11 +69,6 @@ def read_checks(folder: Path) -> dict[str, Check]:
     except (KeyError, TypeError, AttributeError):
         pass
     raise ValueError(f"{folder / _LIST} is damaged")
-
-
-def is_checked(folder: Path) -> bool:
-    """Test whether a folder of tables lists its files' sizes and checksums; old ones do not."""
-    return (folder / _LIST).is_file()
 
 
 def damaged_files(folder: Path, status: Status = status_of, *, thorough: bool = False) -> list[str]:

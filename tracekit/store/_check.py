@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tracekit.model import damaged_files, is_checked, missing_files
+from tracekit.model import damaged_files, missing_files
 from tracekit.store._rows import Known, read_run
 from tracekit.store._run_record import Entry
 from tracekit.support.files import status_of
@@ -46,16 +46,13 @@ def faults(folder: Path, reports: int, *, thorough: bool = False) -> list[str]:
     reports
         Number of trace files ("reports") of the run.
     thorough
-        Whether to read every file, and to report missing checksums, which earlier versions did not
-        write. Otherwise only files whose size or modification time has changed are read.
+        Whether to read every file. Otherwise only files whose size or modification time has changed
+        are read.
     """
     faulty = {str(n): _faulty(folder / str(n), thorough=thorough) for n in range(reports)}
     found = {
         "lacks": [f"{n}/{name}" for n, (missing, _) in faulty.items() for name in missing],
         "has a damaged": [f"{n}/{name}" for n, (_, damaged) in faulty.items() for name in damaged],
-        "has no checksums of report": [
-            n for n in faulty if thorough and not is_checked(folder / n)
-        ],
     }
     return [f"{verb} {listed(names)}" for verb, names in found.items() if names]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tracekit.errors import NameTakenError, StoreError, UnknownRunError
-from tracekit.model import Trace, combine, is_checked
+from tracekit.model import Trace, combine
 from tracekit.store._access import (
     ID_FILE,
     access_of,
@@ -627,13 +627,7 @@ class Store:
             )
 
     def _holds(self, entry: Entry, options: str) -> bool:
-        reports = self._reports(entry)
-        is_sound = all(map(is_checked, reports)) and not self._faults(entry)
-        return entry.record.options == options and is_sound
-
-    def _reports(self, entry: Entry) -> list[Path]:
-        folder = self._folders.runs / entry.folder
-        return [folder / str(index) for index in range(len(entry.record.files))]
+        return entry.record.options == options and not self._faults(entry)
 
     def _faults(self, entry: Entry) -> list[str]:
         """Return the faults in the stored tables of a run."""
