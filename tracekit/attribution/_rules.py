@@ -14,7 +14,7 @@ import polars as pl
 from tracekit.attribution.structure import STEP_READINGS
 from tracekit.errors import RuleError
 from tracekit.model import COLLECTIVES, KINDS, STAGES, UNMATCHED, VERDICTS
-from tracekit.support.files import schemas
+from tracekit.support.files import StrPath, schemas
 from tracekit.support.toml import NotToml, parse_toml
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Rules:
     @classmethod
     def load(
         cls,
-        extra: Path | None = None,
+        extra: StrPath | None = None,
         iteration: str | None = None,
         verdict: str | None = None,
         step: str | None = None,
@@ -116,10 +116,10 @@ class Rules:
         """
         rules = _default()
         if extra is not None:
-            lists, alone = _read(extra)
+            lists, alone = _read(Path(extra))
             given = {name: len(entries) for name, entries in lists.items()}
             all_lists = lists if alone else {n: (*lists[n], *rules.lists[n]) for n in _LISTS}
-            rules = cls(all_lists, file=str(extra), given=given)
+            rules = cls(all_lists, file=str(Path(extra)), given=given)
         if iteration is not None:
             _check_pattern(iteration, "--iteration")
             entry = {"name": iteration, "any_stage": True}

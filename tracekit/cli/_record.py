@@ -34,6 +34,7 @@ from tracekit.errors import (
     UsageError,
 )
 from tracekit.recording import STEPS, Wanted
+from tracekit.support.files import StrPath
 from tracekit.support.questions import Folder, Labels, Option
 from tracekit.support.schemas import NO_RUN, Json, one
 
@@ -223,7 +224,7 @@ def record(
         wanted,
         folder,
         nsys,
-        None if store is None else Path(store),
+        store,
         rules,
         dict(label or {}),
         one_report,
@@ -404,7 +405,7 @@ class _Recorder:
     wanted: Wanted
     folder: Path
     nsys: str | None
-    store: Path | None
+    store: StrPath | None
     rules: Path | None
     labels: Mapping[str, str]
     one_report: bool

@@ -1,7 +1,6 @@
 """`tracekit runs`: the runs in the store."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +17,6 @@ from tracekit.cli._options import (
 )
 from tracekit.errors import UsageError
 from tracekit.support.columns import columns, keys
-from tracekit.support.files import StrPath
 from tracekit.support.questions import Folder, Option
 from tracekit.support.schemas import NO_RUN, Json
 from tracekit.support.wording import count
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracekit.model import Answer
-    from tracekit.store import RunRecord, Store
+    from tracekit.store import RunRecord
 
 _HELP = ("-h", "--help")
 
@@ -73,13 +71,15 @@ _RUNS = Json(
 )
 def list_runs(label: Label = None, store: Folder = None) -> "Answer":
     """List the runs in the store, oldest first: all, or the runs with these labels."""
-    found = _store(store)
+    found = stores.Store.discover(store)
     listed = model.Answer(
         rows=_overview(found.runs(label or {})),
         meta={"store": str(found.root)},
         empty="no runs; `tracekit ingest FILE` makes one",
         command="runs",
-        headline=_newest,
+        headline=lambda rows, _: (
+            f"{present.count(rows.height, 'run')}, the latest {rows['name'][-1]}"
+        ),
     )
     strays = found.strays()
     lost = (
@@ -115,15 +115,11 @@ _RUNS_SHOW = Json(
 )
 def show_run(run: RunArgument = "@latest", store: Folder = None) -> "Answer":
     """Show a run's files, labels, settings of ingest, and counts of its contents."""
-    record = _store(store).find(run)
+    record = stores.Store.discover(store).find(run)
     rows = rows_frame([_details(record)])
     return model.Answer(
         rows=rows, run=record.name, as_records=True, command="runs show", headline=_size
     )
-
-
-def _newest(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str:
-    return f"{present.count(rows.height, 'run')}, the latest {rows['name'][-1]}"
 
 
 def _size(rows: "pl.DataFrame", _: Mapping[str, Any]) -> str | None:
@@ -143,7 +139,7 @@ def rename_run(
     store: Folder = None,
 ) -> None:
     """Give a run another name."""
-    found = _store(store)
+    found = stores.Store.discover(store)
     before = found.find(run)
     _say(f"renamed {before.name} to {found.rename(before.id, name).name}")
 
@@ -161,7 +157,7 @@ def remove_runs(
     store: Folder = None,
 ) -> None:
     """Remove runs from the store; the trace files that they were made of stay."""
-    found = _store(store)
+    found = stores.Store.discover(store)
     # All are looked up before the first goes, so that a wrong name removes nothing.
     records = {record.id: record for record in map(found.find, references)}
     for record in records.values():
@@ -209,7 +205,7 @@ def check_runs(
     """
     import polars as pl
 
-    found = _store(store)
+    found = stores.Store.discover(store)
     texts = ("what", "name", "fault", "todo")
     types = {**dict.fromkeys(texts, pl.String()), "mended": pl.Boolean()}
     findings = found.check(repair=repair)
@@ -230,7 +226,7 @@ def collect_runs(
     store: Folder = None,
 ) -> None:
     """Remove what interrupted ingests have left, and cached files that no view reads any more."""
-    gone = _store(store).collect(dry_run=dry_run)
+    gone = stores.Store.discover(store).collect(dry_run=dry_run)
     for folder in gone:
         _say(f"{'would remove' if dry_run else 'removed'} {folder}")
     if not gone:
@@ -256,32 +252,25 @@ def share_store(
         raise UsageError(
             "the group to share with is missing", "give either --group GROUP or --private"
         )
-    found = _store(store)
+    found = stores.Store.discover(store)
     found.share(group)
     _say(f"{found.root} is {'shared with ' + repr(group) if group else 'not shared any more'}")
-
-
-def _store(path: StrPath | None) -> "Store":
-    return stores.Store.discover(None if path is None else Path(path))
 
 
 def _overview(records: "Sequence[RunRecord]") -> "pl.DataFrame":
     import polars as pl
 
-    texts = pl.List(pl.String)
-    return pl.DataFrame(
-        {
-            "name": pl.Series([record.name for record in records], dtype=pl.String),
-            "id": pl.Series([record.id for record in records], dtype=pl.String),
-            "created": pl.Series([r.created for r in records], dtype=pl.Datetime("us", "UTC")),
-            **{
-                key: pl.Series([_count(record, key) for record in records], dtype=pl.Int64)
-                for key in ("devices", "iterations", "ops")
-            },
-            "labels": pl.Series([_labels(record) for record in records], dtype=texts),
-            "files": pl.Series([list(record.files) for record in records], dtype=texts),
-        }
-    )
+    counts, texts = ("devices", "iterations", "ops"), pl.List(pl.String())
+    schema = {
+        "name": pl.String(), "id": pl.String(), "created": pl.Datetime("us", "UTC"),
+        **dict.fromkeys(counts, pl.Int64()), "labels": texts, "files": texts,
+    }  # fmt: skip
+    rows = [
+        (each.name, each.id, each.created, *(_count(each, key) for key in counts),
+         _labels(each), list(each.files))
+        for each in records
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _count(record: "RunRecord", key: str) -> int | None:

@@ -209,7 +209,7 @@ def _simulate(networks: Sequence[str], store: StrPath | None, say: Say) -> None:
     from tracekit.runs import ingest
     from tracekit.store import Store
 
-    place = Store.discover(None if store is None else Path(store))
+    place = Store.discover(store)
     labels = _labels()
     there = {record.name for record in place.runs(labels)}
     runs = {name: f"simulated-{labels[_SIMULATOR_IS]}-{name}" for name in _names(networks)}

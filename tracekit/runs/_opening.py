@@ -129,9 +129,7 @@ def ingest(
         is_many=is_many,
         name=name,
         labels=labels or {},
-        rules=attribution.Rules.load(
-            None if rules is None else Path(rules), iteration, verdict, step
-        ),
+        rules=attribution.Rules.load(rules, iteration, verdict, step),
         memory=min(DEFAULT_MEMORY, max(free(), 1)) if memory is None else memory,
         nsys=None if nsys is None else os.fspath(nsys),
         captures=[Path(each) for each in captures],
@@ -143,7 +141,7 @@ def ingest(
         progress=progress or _silent,
         report_progress=report_progress or _silent,
     )
-    place = Store.discover(None if store is None else Path(store))
+    place = Store.discover(store)
     record, is_new = add_run(place, request)
     return Run(record, place), is_new
 
@@ -188,7 +186,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
     """
     if on_missing not in ("stop", "skip"):
         raise UsageError(f"on_missing {on_missing!r} is not known", "choose stop or skip")
-    place = Store.discover(None if store is None else Path(store))
+    place = Store.discover(store)
     record = _find(place, reference, progress or _silent, memory)
     workers = _workers(processes, dask, progress)
     chosen = None
@@ -198,9 +196,7 @@ def open(  # noqa: A001 - the word that users of a library expect, as in traceki
                 "other processes read what is stored, which other rules would change",
                 "ingest the trace again with these rules",
             )
-        chosen = attribution.Rules.load(
-            None if rules is None else Path(rules), iteration, verdict, step
-        )
+        chosen = attribution.Rules.load(rules, iteration, verdict, step)
     return Run(record, place, chosen, memory, workers, on_missing, only_ranks)
 
 
@@ -265,7 +261,7 @@ def select_runs(
     UsageError
         If there is no such run.
     """
-    place = Store.discover(None if store is None else Path(store))
+    place = Store.discover(store)
     workers = _workers(1, dask, None)
     named = [
         reference

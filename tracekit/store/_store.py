@@ -74,6 +74,7 @@ from tracekit.store._run_record import (
     resolve,
 )
 from tracekit.store._staging import DATABASE, FREE_SPACE, Folders, file_errors
+from tracekit.support.files import StrPath
 from tracekit.support.labels import MOST
 from tracekit.support.lazily import load_beside
 from tracekit.support.wording import percent
@@ -136,7 +137,7 @@ class Store:
         self._folders = Folders(self.root)
 
     @classmethod
-    def discover(cls, path: Path | None = None) -> Store:
+    def discover(cls, path: StrPath | None = None) -> Store:
         """Return the store that a command refers to.
 
         Parameters
