@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from tracekit.errors import DamagedTraceError, MissingDataError
 from tracekit.machine._graph import Link, Machine
@@ -138,7 +139,7 @@ def _gpus(
             nodes[node]["product"] = strings[row["name"]]
         uuid = row["uuid"]
         if isinstance(uuid, bytes) and len(uuid) == _UUID_BYTES:
-            nodes[node]["uuid"] = _uuid_text(uuid)
+            nodes[node]["uuid"] = str(UUID(bytes=uuid))
             by_uuid[uuid] = node
     return nodes, by_uuid
 
@@ -272,8 +273,3 @@ def _little(value: object, count: int) -> int:
     if not isinstance(value, bytes) or len(value) < count:
         raise ValueError(f"{value!r:.40} does not have {count} bytes")
     return int.from_bytes(value[:count], "little")
-
-
-def _uuid_text(uuid: bytes) -> str:
-    text = uuid.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
