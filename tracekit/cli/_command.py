@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
 
@@ -224,7 +224,8 @@ def _writing(
         which = {name: value for name in chosen if (value := options.pop(name))}
         paths = {figure: options.pop(_parameter(figure)) for figure in figures}
         wanted = {figure: path for figure, path in paths.items() if path is not None}
-        _check_figures(wanted.values())
+        for path in wanted.values():
+            present.check_figure_file(path)
         with allowing(options.pop(_MEMORY) if is_limited else None):
             found = function(**options)
         answer, code, quiet = found if isinstance(found, Judged) else Judged(found, 0)
@@ -343,13 +344,6 @@ def _figure_option(figure: str, meaning: str) -> Any:
         rich_help_panel="Figures",
     )
     return Annotated[Path | None, option]
-
-
-def _check_figures(paths: Collection[Path]) -> None:
-    """Raise an error before any work if one of these figure files could not be written."""
-    if paths:
-        for path in paths:
-            present.check_figure_file(path)
 
 
 def _draw(answer: Answer, wanted: Mapping[str, Path]) -> None:

@@ -110,12 +110,6 @@ def _band(drawn: pl.DataFrame) -> tuple[str, str, str] | tuple[None, None, None]
     return None, None, None
 
 
-def _look(names: Sequence[str], place: int) -> dict[str, Any]:
-    """Return the legend name of series number `place`, and the group of its line and band."""
-    name = figure_text(names[place]) if names else "median"
-    return {"name": name, "legendgroup": str(place)}
-
-
 def _colour(place: int) -> str:
     return SERIES_COLOURS[place % len(SERIES_COLOURS)]
 
@@ -253,7 +247,6 @@ def _counts(rows: pl.DataFrame, names: Sequence[str], place: int, wide: float) -
     """Return the bars of one series, `wide` pixels wide."""
     counts, sizes = rows["count"].to_list(), rows["size_bytes"].to_list()
     texts = [f"{count:,}" for count in counts]
-    look = _look(names, place)
     return go.Bar(
         x=[_bucket(size) for size in sizes],
         y=counts,
@@ -268,5 +261,6 @@ def _counts(rows: pl.DataFrame, names: Sequence[str], place: int, wide: float) -
             f"{binary_size(size)} to below {binary_size(2 * size or 1)}<br>{text} messages"
             for size, text in zip(sizes, texts, strict=True)
         ],
-        **look,
+        name=figure_text(names[place]) if names else "median",
+        legendgroup=str(place),
     )
