@@ -111,11 +111,6 @@ class GpuWork:
         """True if there is any kernel, or CUDA graph recorded as a whole."""
         return any(self._kept[table] for table in (*KERNEL_TABLES, GRAPH))
 
-    @property
-    def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on ops that were left out, such as those without times."""
-        return counted(self.lost, _LOST)
-
     def _once(self, batch: pl.DataFrame, table: str) -> pl.DataFrame:
         """Drop kernels of the serial table that the table of concurrent kernels lists, too."""
         if table != SERIAL or not self.rows[CONCURRENT]:
@@ -278,7 +273,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
                 (len(ranges), NO_RANGES, f"put NVTX ranges into the program and {_RECORD_GPU}"),
             ),
             *(["the process was not recorded; its id is set to 0"] * (callers == [_NO_PROCESS])),
-            *work.losses,
+            *counted(work.lost, _LOST),
             *host.losses,
             *markers.losses,
             *syncs.losses,

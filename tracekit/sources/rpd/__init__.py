@@ -295,7 +295,7 @@ def read(file: SqliteFile, workspace: Workspace, progress: Progress = lambda *_:
         streams=identities.streams(),
         warnings=(
             *absent(ops, calls, ranges, _RECORD, _MARK),
-            *work.losses,
+            *counted(work.lost, _LOST),
             *host.losses,
             *coercions(file),
             *file.times.losses,
@@ -348,11 +348,6 @@ class _GpuWork:
             for feature, part in self._parts(ops):
                 self.counts[feature] += part.height
                 yield part.select(name for name in _KEPT if name in part.columns)
-
-    @property
-    def losses(self) -> tuple[str, ...]:
-        """Warnings, one sentence each, on ops that were left out, such as those without times."""
-        return counted(self.lost, _LOST)
 
     def _placed(self, batch: pl.DataFrame) -> pl.DataFrame:
         texts = [self._strings.of(batch[f"{n}_id"]).alias(n) for n in ("description", "opType")]
