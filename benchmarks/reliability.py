@@ -171,7 +171,7 @@ def long(runs: int) -> Part:
         for number in range(1, runs):
             digest = f"{number:064x}"
             store.add(
-                digest=digest, options=first.record.options, files=[TRACE.name], name=None,
+                digest=digest, options=first.record.options, name=None,
                 default_name="copy", labels={"number": str(number)}, summarise=lambda _: {},
                 make=lambda place, digest=digest: copied(place, digest),
             )  # fmt: skip

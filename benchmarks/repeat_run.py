@@ -74,7 +74,6 @@ def main() -> None:
     Store.discover().add(
         digest=f"{base.id} {given.times}",
         options=base.record.options,
-        files=[f"{given.name}.sqlite"],
         name=given.name,
         default_name=given.name,
         labels={},

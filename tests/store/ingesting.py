@@ -62,7 +62,6 @@ def main(
     record, made = Store(root, catalog).add(
         digest=content,
         options=options,
-        files=[content],
         name=None,
         default_name="run",
         labels={},

@@ -60,16 +60,16 @@ def add(store: Store, content: str = "aa", **changes: Any) -> tuple[RunRecord, b
     request: dict[str, Any] = {
         "digest": content,
         "options": "{}",
-        "files": [f"{content}.sqlite"],
         "name": None,
         "default_name": content,
         "labels": {},
         "summarise": count_devices,
     } | changes
     trace = request.pop("trace", tiny)
+    files = request.pop("files", [f"{content}.sqlite"])
 
     def make(folder: Path) -> Made:
-        return written(trace(), request["digest"], request["files"])(folder)
+        return written(trace(), request["digest"], files)(folder)
 
     request.setdefault("make", make)
     return store.add(**request)

@@ -257,7 +257,7 @@ def test_a_copied_store_goes_on_by_itself(tmp_path, sqlite):
 def test_a_catalogue_is_read_as_it_is_written(sqlite):
     odd = {"a": "ü '\"; DROP TABLE tracekit_runs", "b": "\U0001f642"}
     add(sqlite, "aa", labels=odd, trace=lambda: tiny(2, warnings=("what\nholds",)))
-    add(sqlite, "bb", files=["x.sqlite", "y.sqlite"], make=written(tiny(), "bb", ["x.sqlite"]))
+    add(sqlite, "bb", make=written(tiny(), "bb", ["x.sqlite"]))
     store = read_id(sqlite._folders)
     with sqlite._catalogue.reading(store) as rows:
         assert sqlite._entries() == rows.entries()

@@ -39,7 +39,7 @@ class Commands(RuleBasedStateMachine):
         gpus=st.integers(1, 3),
     )
     def add(self, content, options, name, gpus):
-        request = {"digest": content, "options": options, "files": ["f"], "name": name}
+        request = {"digest": content, "options": options, "name": name}
         request |= {"default_name": f"by {content}", "labels": {}}
         request |= {"make": written(tiny(gpus), content, ["f"]), "summarise": lambda _: {}}
         if self.taken(name, content):

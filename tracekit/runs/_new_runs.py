@@ -169,7 +169,6 @@ class _Ingest:
         return self.store.add(
             digest=run_digest(list(digests.values())),
             options=options_text(self.request.rules, self.request.clocks, self.request.captures),
-            files=[path.absolute().name for path in digests],
             name=self.request.name,
             default_name=_default_name(self.request),
             labels=self.request.labels,

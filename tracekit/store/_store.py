@@ -96,14 +96,14 @@ _FOLDER = ".tracekit"
 
 @dataclass(frozen=True)
 class _Request:
-    """A request to add a run: digest of its trace files, options, file names, name and labels."""
+    """A request to add a run: digest of its trace files, options, name and labels."""
 
     digest: str
     options: str
-    files: tuple[str, ...]
     name: str | None
     default_name: str
     labels: Mapping[str, str]
+    files: tuple[str, ...] = ()
     size: int | None = None
 
 
@@ -455,7 +455,6 @@ class Store:
         *,
         digest: str,
         options: str,
-        files: Sequence[str],
         name: str | None,
         default_name: str,
         labels: Mapping[str, str],
@@ -475,8 +474,6 @@ class Store:
             the run yet (see `may_hold`) and `make` will return the digest.
         options
             Canonical JSON of the options that change the content of the tables.
-        files
-            Names of the trace files, without folders.
         name, default_name
             Name that the user chose, or None. A new run then gets the default name, which is
             altered if it is invalid or taken.
@@ -504,7 +501,7 @@ class Store:
         if name is not None:
             check_name(name)
         check_labels(labels)
-        request = _Request(digest, options, tuple(files), name, default_name, labels)
+        request = _Request(digest, options, name, default_name, labels)
         if not self.root.exists():
             return self._add_first(request, make, summarise)
         return self._add(request, make, summarise)
