@@ -37,17 +37,15 @@ class Counting:
     """Whether a piece is counted for its op; None counts all, if nothing is cut."""
     duration: pl.Expr
     """Expression for the duration of the whole op."""
-    window: tuple[str, ...]
-    """The column `window`, if a line has several windows."""
 
     def ops(self, where: pl.Expr) -> pl.Expr:
         """Return a row filter: `where`, and only one of the rows into which windows split an op."""
         return where if self.is_op is None else where & self.is_op
 
 
-WHOLE = Counting(None, _LENGTH, ())
+WHOLE = Counting(None, _LENGTH)
 """Every piece is an op, and every line is a window."""
-CUT = Counting(pl.col("counts"), pl.col("duration_ns"), ("window",))
+CUT = Counting(pl.col("counts"), pl.col("duration_ns"))
 
 
 class Tally(Protocol):
