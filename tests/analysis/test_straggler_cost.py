@@ -372,8 +372,8 @@ def test_rules_that_the_recording_breaks_are_told() -> None:
         frame([*passes, _op(0, 0, 0, "grads-reduce-scatter", 0, 25, 25)])
     ).meta["warnings"]
     assert text == (
-        "the replay makes a step 1.30 times as long as it was recorded: its rules put ops one "
-        "after another that ran together"
+        "the replay of a step takes 130.0 % of a recorded one: its rules put ops one after another "
+        "that ran together"
     )
     orders = {0: ("forward-send 0", "forward-send 1", "backward-recv 0", "backward-recv 1")}
     orders[1] = orders[0][0], orders[0][2], orders[0][1], orders[0][3]

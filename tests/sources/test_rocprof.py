@@ -147,7 +147,7 @@ def test_records_that_cannot_be_are_counted(rocprof, tmp_path):
     assert column(trace, "ops", "name") == [None]
     assert set(trace.warnings[2:]) == {
         "1 GPU ops have no valid times and were left out",
-        "1 GPU ops have no device and were left out",
+        "1 GPU ops have no device or process and were left out",
         "1 kernels have no name",
     }
 

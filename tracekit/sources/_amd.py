@@ -17,6 +17,9 @@ COUNT_THREADS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """Functions whose grid argument counts threads instead of blocks."""
 GRID, BLOCK = LAUNCH_SIZE[:3], LAUNCH_SIZE[3:]
 WITHIN = "copies count as copies within a GPU: AMD's profiles do not name another one"
+OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
+"""Columns that all ops have."""
+PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _BY_KERNEL = r"^__amd_rocclr_(copy|fill)Buffer"
 _SHORT = {"HOST": "H", "DEVICE": "D"}
 _DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "HtoH": "h2h"}

@@ -553,14 +553,12 @@ def _far_slower(exchanges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _warnings(recorded: float, replayed: float) -> Iterator[str]:
-    if replayed < _REPLAYED * recorded:
-        rest = "the rest are delays between ops, or waits that its rules do not know"
-        yield f"the replay explains {percent(replayed / recorded)} of a recorded step: {rest}"
-    if replayed > _BEYOND * recorded:
-        yield (
-            f"the replay makes a step {replayed / recorded:.2f} times as long as it was recorded: "
-            "its rules put ops one after another that ran together"
-        )
+    share = replayed / recorded if recorded else 1.0
+    part = f"the replay of a step takes {percent(share)} of a recorded one"
+    if share < _REPLAYED:
+        yield f"{part}: the rest are delays between ops, or waits that its rules do not know"
+    if share > _BEYOND:
+        yield f"{part}: its rules put ops one after another that ran together"
 
 
 def _reordered(ops: pl.DataFrame) -> Iterator[str]:

@@ -223,6 +223,12 @@ def _projected(event: Any) -> dict[str, Any]:
     }
 
 
+def integer(value: object, most: int = (1 << 62)) -> int | None:
+    """Return a JSON value that is an integer from 0 to below `most`; None for any other."""
+    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
+    return value if is_one else None  # type: ignore[return-value]
+
+
 def text_of(value: object) -> str | None:
     """Return a JSON value as a UTF-8 string: texts as they are, others as JSON, null as None."""
     if value is None:

@@ -19,7 +19,7 @@ from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
 from tracekit.sources.kineto._document import Document, Piece, head_of
-from tracekit.sources.kineto._event_frame import read_events, text_of
+from tracekit.sources.kineto._event_frame import integer, read_events, text_of
 from tracekit.sources.kineto._gathered import Gathered
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
@@ -135,9 +135,7 @@ def _together(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 def _job_number(around: Mapping[str, Any], key: str) -> int | None:
     """Return ``rank`` or ``world_size`` of the job from the trace; None if it is not recorded."""
     job = around.get("distributedInfo")
-    number = job.get(key) if isinstance(job, dict) else None
-    is_one = isinstance(number, int) and not isinstance(number, bool) and 0 <= number < _MOST_RANKS
-    return number if is_one else None
+    return integer(job.get(key), _MOST_RANKS) if isinstance(job, dict) else None
 
 
 def _recording(
@@ -278,17 +276,13 @@ def _devices(gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:
 
 def _described(properties: Mapping[str, Any]) -> dict[str, object]:
     name = properties.get("name")
-    capability = [_integer(properties.get(key)) for key in ("computeMajor", "computeMinor")]
+    capability = [integer(properties.get(key)) for key in ("computeMajor", "computeMinor")]
     return {
         "name": text_of(name) if isinstance(name, str) and name else None,
-        "memory_bytes": _integer(properties.get("totalGlobalMem"), (1 << 63) - 1),
-        "sm_count": _integer(properties.get("numSms")),
+        "memory_bytes": integer(properties.get("totalGlobalMem"), 1 << 63),
+        "sm_count": integer(properties.get("numSms"), 1 << 31),
         "compute_capability": None if None in capability else "{}.{}".format(*capability),
     }
-
-
-def _integer(value: object, most: int = (1 << 31) - 1) -> int | None:
-    return value if isinstance(value, int) and 0 <= value <= most else None
 
 
 def _report(path: Path, gathered: Gathered, around: Mapping[str, Any]) -> pl.DataFrame:

@@ -7,8 +7,17 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.sources.kineto._event_frame import text_of
+from tracekit.sources.kineto._event_frame import integer, text_of
 
+LOST = {
+    "untimed": "GPU ops have no valid times and were left out",
+    "untimed calls": "calls and markers have no valid times and were left out",
+    "unplaced": "GPU ops have no device or process and were left out",
+    "threadless": "calls and markers have no process or thread and were left out",
+    "unnamed": "kernels have no name",
+    "unclear": "allocations and releases have no GPU or size and were left out",
+}
+"""Reason -> words for what was left out of a recording of rocprofv3."""
 GPU = 2
 """Type of the agents that are GPUs."""
 
@@ -16,12 +25,6 @@ GPU = 2
 def mapping(value: object) -> Mapping[str, Any]:
     """Return a JSON value that is an object; an empty mapping for any other value."""
     return value if isinstance(value, dict) else {}
-
-
-def integer(value: object, most: int = (1 << 62)) -> int | None:
-    """Return a JSON value that is an integer from 0 to below `most`; None for any other."""
-    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
-    return value if is_one else None  # type: ignore[return-value]
 
 
 def gpus(agents: object) -> list[Mapping[str, Any]]:

@@ -17,10 +17,12 @@ from pathlib import PurePath
 
 import polars as pl
 
-from tracekit.model import RANGE_STYLE, Recording
+from tracekit.model import Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
+    OP,
+    PUSH_POP,
     absent,
     copies,
     is_range,
@@ -34,7 +36,7 @@ from tracekit.sources._identities import HOST, Gathered, Identities, contents, r
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
-from tracekit.sources.rocprof._agents import described, mapping, several_hosts
+from tracekit.sources.rocprof._agents import LOST, described, mapping, several_hosts
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -61,19 +63,9 @@ _SIZES = dict(zip(
     (f"{of}_size_{axis}" for of in ("grid", "workgroup") for axis in "xyz"),
     (*GRID, *BLOCK), strict=True,
 ))  # fmt: skip
-_OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
-_PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _GPU = "GPU"
 _PACKED = "lz4-frame-v1"
 _LARGEST = 1 << 50
-_LOST = {
-    "untimed": "GPU ops have no valid times and were left out",
-    "untimed calls": "calls and markers have no valid times and were left out",
-    "unplaced": "GPU ops have no device or process and were left out",
-    "threadless": "calls and markers have no process or thread and were left out",
-    "unnamed": "kernels have no name",
-    "unclear": "allocations and releases have no GPU or size and were left out",
-}
 
 
 def is_rocpd(file: SqliteFile) -> bool:
@@ -310,7 +302,7 @@ class _Gathered(Gathered):
             name = pl.col("name").cast(pl.Categorical())
             self._calls.add(part.select(*head, name, "correlation"))
         elif feature == "RCCL calls":
-            self._ranges.add(part.select(*head, "name", domain=pl.lit("NCCL"), style=_PUSH_POP))
+            self._ranges.add(part.select(*head, "name", domain=pl.lit("NCCL"), style=PUSH_POP))
         else:
             marked = part.filter(is_range(pl.col("name")))
             self._ranges.add(marked.select(
@@ -337,7 +329,7 @@ class _Gathered(Gathered):
         sized = ops.with_columns(threads_launched(ops, pl.lit(value=True)), names)
         node = pl.when(pl.col("graph_node_id") != 0).then("graph_node_id").alias("graph_node")
         return kernels(sized.with_columns(node), self._names).select(
-            *_OP, "launch_size", "graph_node"
+            *OP, "launch_size", "graph_node"
         )
 
     def _copies(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
@@ -354,7 +346,7 @@ class _Gathered(Gathered):
         size = pl.when(pl.col("size") >= 0).then("size").alias("bytes")
         direction = _known(ops["name_id"], tables.strings, known_only=True).alias("direction")
         made = copies(ops.with_columns(size, direction), pl.col("direction"))
-        return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
+        return made.select(*OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _allocations(self, tables: _Set, batch: pl.DataFrame) -> pl.DataFrame:
         """Return memory events: ``pid, device, time`` (ns), ``address, size`` (null: a release)."""
@@ -403,7 +395,7 @@ class _Gathered(Gathered):
             warnings=(
                 *absent(ops, calls, ranges, _RECORD, _RECORD),
                 *several_hosts(hosts),
-                *counted(self._lost, _LOST),
+                *counted(self._lost, LOST),
                 *backward(self._lost["backward"], "calls and markers"),
                 *coercions(file),
                 *file.times.losses,

@@ -14,10 +14,12 @@ from typing import Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
-from tracekit.model import RANGE_STYLE, Recording
+from tracekit.model import Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
+    OP,
+    PUSH_POP,
     absent,
     copies,
     is_range,
@@ -30,13 +32,13 @@ from tracekit.sources._identities import Gathered, Identities, contents, report
 from tracekit.sources._seen import backward, counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, head_of
-from tracekit.sources.kineto._event_frame import read_lines, text_of
+from tracekit.sources.kineto._event_frame import integer, read_lines, text_of
 from tracekit.sources.rocprof._agents import (
+    LOST,
     described,
     gpu_number,
     gpus,
     handle,
-    integer,
     mapping,
     several_hosts,
 )
@@ -250,7 +252,7 @@ class _Gathered(Gathered):
                 self._calls.add(self._named(part, records).rename({"operation": "name"}))
             case "rccl_api":
                 named = self._named(part, records).rename({"operation": "name"})
-                self._ranges.add(named.with_columns(domain=pl.lit("NCCL"), style=_PUSH_POP))
+                self._ranges.add(named.with_columns(domain=pl.lit("NCCL"), style=PUSH_POP))
             case "marker_api":
                 self._mark(part, records)
 
@@ -285,7 +287,7 @@ class _Gathered(Gathered):
             on="kernel", how="left", maintain_order="left",
         )  # fmt: skip
         self._lost["unnamed"] += ops["name"].null_count()
-        return kernels(ops, self._names).select(*_OP, "launch_size")
+        return kernels(ops, self._names).select(*OP, "launch_size")
 
     def _copies(self, part: Part, records: pl.DataFrame) -> pl.DataFrame:
         timed = self._timed(part, records, "copies")
@@ -294,7 +296,7 @@ class _Gathered(Gathered):
         ops = timed.with_columns(_integers(pl.col("bytes")).alias("bytes"), **ends)
         ops = ops.with_columns(device=pl.coalesce("dst_device", "src_device"))
         made = copies(self._placed(ops), pl.col("operation"))
-        return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
+        return made.select(*OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _device(self, part: Part, agent: pl.Expr) -> pl.Expr:
         """Return an agent's index among the machine's GPUs; null if the agent is a CPU."""
@@ -405,7 +407,7 @@ class _Gathered(Gathered):
         warnings = (
             *absent(ops, calls, ranges, _RECORD, _RECORD),
             *several_hosts(hosts),
-            *counted(self._lost, _LOST),
+            *counted(self._lost, LOST),
             *backward(self._lost["backward"], "calls and markers"),
         )
         return Recording(
@@ -422,17 +424,6 @@ class _Gathered(Gathered):
             streams=identities.streams(),
             warnings=(*warnings, *(self._times.losses if self._times else ())),
         )  # fmt: skip
-
-
-_LOST = {
-    "untimed": "GPU ops have no valid times and were left out",
-    "untimed calls": "calls and markers have no valid times and were left out",
-    "unplaced": "GPU ops have no device and were left out",
-    "threadless": "calls and markers have no thread and were left out",
-    "unnamed": "kernels have no name",
-}
-_PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
-_OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
 
 
 def _integers(number: pl.Expr) -> pl.Expr:

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from tracekit.errors import DamagedTraceError, MissingDataError
-from tracekit.model import RANGE_STYLE, Recording
-from tracekit.sources._amd import BLOCK, GRID, WITHIN, copies, kernels
+from tracekit.model import Recording
+from tracekit.sources._amd import BLOCK, GRID, OP, PUSH_POP, WITHIN, copies, kernels
 from tracekit.sources._copies import memsets
 from tracekit.sources._identities import HOST, Gathered, Identities, contents, report
 from tracekit.sources._launch_size import launch_size
@@ -31,6 +31,7 @@ from tracekit.sources.xplane._wire import (
     fields,
     read_events,
     split,
+    varint,
 )
 from tracekit.support.compiled import compiled
 from tracekit.support.progress import Progress
@@ -61,8 +62,6 @@ _SIZES = r"grid:(\d{1,10}),(\d{1,10}),(\d{1,10}) block:(\d{1,10}),(\d{1,10}),(\d
 _DIRECTION = r"^(?:Copy|Memcpy)(H|Host|D|Device|P)(?:To|2)(H|Host|D|Device|P)"
 _ENDS = {"H": "Host", "D": "Device", "P": "Device"}
 _PEER, _RESIDENCY = "MemcpyP2P", "memory_residency_details"
-_OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
-_PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
 _PID = 0
 _PS = 1000
 
@@ -164,7 +163,7 @@ class _Gathered(Gathered):
 
     def _made(self, group: str, ops: pl.DataFrame) -> pl.DataFrame:
         if group == "memsets":
-            return memsets(ops).select(*_OP, "dst_device")
+            return memsets(ops).select(*OP, "dst_device")
         if group == "kernels":
             sizes = [
                 pl.col("kernel_details").str.extract(_SIZES, place).cast(pl.Int64).alias(name)
@@ -172,7 +171,7 @@ class _Gathered(Gathered):
             ]
             recorded = pl.col("name").str.strip_suffix(" [clone .kd]").str.strip_suffix(".kd")
             sized = ops.with_columns(launch_size(ops.select(sizes)), name=recorded)
-            return kernels(sized, self._names).select(*_OP, "launch_size")
+            return kernels(sized, self._names).select(*OP, "launch_size")
         # AMD's numbers of other ends are of agents; NVIDIA's are of GPUs.
         between, other = pl.col("name") == _PEER, r" dest:(\d{1,9})\b"
         ends = [
@@ -192,7 +191,7 @@ class _Gathered(Gathered):
         made = copies(known, pl.col("direction"))
         is_unnamed = pl.col("memcpy_details").str.contains("kind:Unknown")
         self._lost["ends"] += made.filter(is_unnamed, pl.col("kind") == "d2d").height
-        return made.select(*_OP, "bytes", "copy_kind", "src_device", "dst_device")
+        return made.select(*OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _add_thread(self, plane: Plane, line: Line) -> None:
         number = _THREAD.search(line.name)
@@ -222,7 +221,7 @@ class _Gathered(Gathered):
         self._counts["annotations"] += annotated.height
         for rows, name in ((others, "name"), (paths, "path")):
             self._ranges.add(
-                rows.select("start", "end", *HOST, pl.col(name).alias("name"), style=_PUSH_POP)
+                rows.select("start", "end", *HOST, pl.col(name).alias("name"), style=PUSH_POP)
             )
 
     def _timed(self, events: pl.DataFrame, line: Line, why: str) -> pl.DataFrame:
@@ -264,7 +263,7 @@ class _Gathered(Gathered):
         launching = self._calls.distinct["tid"].unique()
         if len(launching) == 1:
             found = found.with_columns(tid=pl.lit(launching[0], pl.Int64))
-        self._ranges.add(found.with_columns(style=_PUSH_POP))
+        self._ranges.add(found.with_columns(style=PUSH_POP))
 
     def recording(self) -> Recording:
         """Return the recording (tracekit's tables) from all planes added."""
@@ -555,20 +554,10 @@ def damaged(path: Path, at: int) -> DamagedTraceError:
 
 def _next_field(file: BinaryIO, at: int, size: int) -> tuple[int, int, int]:
     """Return number, start and end of the Protocol Buffers field at offset `at` of the file."""
-    head = os.pread(file.fileno(), _HEADER, at)
-    key, used = _varint(head, 0)
-    length, used = _varint(head, used)
+    head = np.frombuffer(os.pread(file.fileno(), _HEADER, at), np.uint8)
+    key, used = varint(head, 0, head.size, 28)
+    length, used = varint(head, used, head.size, 63)
     begin = at + used
-    if key & 7 != 2 or begin + length > size:  # noqa: PLR2004
+    if used < 0 or key & 7 != 2 or not 0 <= length <= size - begin:  # noqa: PLR2004
         raise WireError
     return key >> 3, begin, begin + length
-
-
-def _varint(head: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    for place in range(at, len(head)):
-        value |= (head[place] & 127) << shift
-        shift += 7
-        if head[place] < 128:  # noqa: PLR2004
-            return value, place + 1
-    raise WireError

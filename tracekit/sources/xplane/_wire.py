@@ -81,10 +81,10 @@ def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
     Number (0 if the field is invalid), kind, value if it is an integer, size of its bytes, and
     where these begin.
     """
-    key, at = _varint(data, at, end, 28)
+    key, at = varint(data, at, end, 28)
     kind, value = key & 7, 0
     if kind in (0, 2):
-        value, at = _varint(data, at, end, 63)
+        value, at = varint(data, at, end, 63)
     size = value if kind == 2 else 8 if kind == 1 else 4 if kind == 5 else 0
     if at < 0 or kind in (3, 4) or kind > 5 or size < 0 or size > end - at:
         return 0, 0, 0, 0, 0
@@ -92,7 +92,7 @@ def _field(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, int]:
 
 
 @inner
-def _varint(data: Bytes, at: int, end: int, most: int) -> tuple[int, int]:
+def varint(data: Bytes, at: int, end: int, most: int) -> tuple[int, int]:
     """Read the varint at `at`, whose last bits are shifted by `most`; return it and where it ends.
 
     The end is -1 if it is cut short or too long, or if `at` is.
