@@ -101,7 +101,7 @@ def test_barriers_and_ops_without_times_are_counted(rpd):
     assert trace.read("ops").height == 1
     assert {each.split(" ", 1)[1].split(" and")[0] for each in trace.warnings[1:]} == {
         "barriers were left out: they do no GPU work", "GPU ops have no valid times",
-        "GPU ops have no device",
+        "GPU ops have no device or process",
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
@@ -20,8 +21,20 @@ WITHIN = "copies count as copies within a GPU: AMD's profiles do not name anothe
 OP = ("start", "end", "pid", "device", "stream", "correlation", "name", "short_name", "kind")
 """Columns that all ops have."""
 PUSH_POP = pl.lit("push_pop", RANGE_STYLE)
+LOST = {
+    "hosts": "hosts are in one file: their clocks differ, and GPUs of one number are one",
+    "untimed": "GPU ops have no valid times and were left out",
+    "untimed calls": "calls and markers have no valid times and were left out",
+    "unplaced": "GPU ops have no device or process and were left out",
+    "threadless": "calls and markers have no process or thread and were left out",
+    "backward": "calls and markers end before they begin, and were taken to last 0 ns",
+    "unnamed": "kernels have no name",
+    "unclear": "allocations and releases have no GPU or size and were left out",
+}
+"""Reason -> words for rows that were left out, or lack an attribute."""
 _BY_KERNEL = r"^__amd_rocclr_(copy|fill)Buffer"
-_SHORT = {"HOST": "H", "DEVICE": "D"}
+_SHORT = {"H": "H", "D": "D", "P": "D"}
+_ENDS = "(H|D|P)(?:OST|EVICE)?_?(?:TO|2)_?(H|D|P)"
 _DIRECTIONS = {"HtoD": "h2d", "DtoH": "d2h", "DtoD": "d2d", "HtoH": "h2h"}
 _START_END = ("roctxProcessRangeA", "roctxRangeStartA")
 _NO_RANGES = ("roctxMarkA", "roctxGetThreadId", "roctxRangePop", "roctxRangeStop")
@@ -39,6 +52,19 @@ def range_style(function: pl.Expr) -> pl.Expr:
     starts = function.is_in(_START_END).fill_null(value=False)
     style = pl.when(starts).then(pl.lit("start_end")).otherwise(pl.lit("push_pop"))
     return style.cast(RANGE_STYLE)
+
+
+def of_host(rows: pl.DataFrame, lost: Counter[str]) -> pl.DataFrame:
+    """Return calls and markers with times, process and thread; those that end too early last 0 ns.
+
+    The reasons of `LOST` for the others are counted in `lost`.
+    """
+    timed = rows.drop_nulls(["start", "end"])
+    placed = timed.drop_nulls(["pid", "tid"])
+    lost["untimed calls"] += rows.height - timed.height
+    lost["threadless"] += timed.height - placed.height
+    lost["backward"] += placed.filter(pl.col("end") < pl.col("start")).height
+    return placed.with_columns(end=pl.max_horizontal("start", "end"))
 
 
 def kernels(ops: pl.DataFrame, names: KernelNames) -> pl.DataFrame:
@@ -67,9 +93,9 @@ def copies(ops: pl.DataFrame, direction: pl.Expr) -> pl.DataFrame:
     ops
         Rows with ``device``, ``src_device`` and ``dst_device``, the last two null if unknown.
     direction
-        Recorded direction, such as ``HostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
+        Recorded direction, such as ``HostToDevice``, ``MEMORY_COPY_HOST_TO_DEVICE`` or ``H2D``.
     """
-    ends = direction.str.to_uppercase().str.extract_groups(r"(HOST|DEVICE)_?TO_?(HOST|DEVICE)")
+    ends = direction.str.to_uppercase().str.extract_groups(_ENDS)
     one, other = (ends.struct.field(part).replace_strict(_SHORT, default=None) for part in "12")
     copy_kind = pl.concat_str(one, pl.lit("to"), other)
     kind = copy_kind.replace_strict(_DIRECTIONS, default="unknown", return_dtype=pl.String)

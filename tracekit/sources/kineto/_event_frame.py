@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from pathlib import Path
@@ -161,23 +162,19 @@ def _all_events(piece: Piece, path: Path) -> pl.DataFrame:
 
 
 def _texts(piece: Piece, path: Path) -> pl.DataFrame:
-    if (b"\\ud" in piece.text or b"\\uD" in piece.text) and _HALF.search(piece.text):
-        return _unnested(pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA))
-    try:
-        text = pl.Series([piece.text.decode()]).str.replace_all(_TIME, '${1}"${2}":"${3}"')
-        return _unnested(pl.read_ndjson(text.item().encode(), schema=_SCHEMA))
-    except (pl.exceptions.PolarsError, UnicodeDecodeError):
-        return _unnested(pl.DataFrame(_one_by_one(piece, path), schema=_SCHEMA))
+    has_escapes = b"\\ud" in piece.text or b"\\uD" in piece.text
+    if not (has_escapes and _HALF.search(piece.text)):
+        with suppress(pl.exceptions.PolarsError, UnicodeDecodeError):
+            text = pl.Series([piece.text.decode()]).str.replace_all(_TIME, '${1}"${2}":"${3}"')
+            return _unnested(pl.read_ndjson(text.item().encode(), schema=_SCHEMA))
+    # A strict parser refuses NaN, control characters, bad UTF-8.
+    events = [_projected(event) for event in read_lines(piece, path, "event")]
+    return _unnested(pl.DataFrame(events, schema=_SCHEMA))
 
 
 def _unnested(events: pl.DataFrame) -> pl.DataFrame:
     arguments = events["args"].struct.unnest().rename(ARGUMENTS)
     return events.drop("args").hstack(arguments)
-
-
-def _one_by_one(piece: Piece, path: Path) -> list[dict[str, Any]]:
-    """Parse events singly that a strict parser refuses: with NaN, control characters, bad UTF-8."""
-    return [_projected(event) for event in read_lines(piece, path, "event")]
 
 
 def read_lines(piece: Piece, path: Path, noun: str) -> Iterator[Any]:

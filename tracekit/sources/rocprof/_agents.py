@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
 from tracekit.sources.kineto._event_frame import integer, text_of
 
-LOST = {
-    "untimed": "GPU ops have no valid times and were left out",
-    "untimed calls": "calls and markers have no valid times and were left out",
-    "unplaced": "GPU ops have no device or process and were left out",
-    "threadless": "calls and markers have no process or thread and were left out",
-    "unnamed": "kernels have no name",
-    "unclear": "allocations and releases have no GPU or size and were left out",
-}
-"""Reason -> words for what was left out of a recording of rocprofv3."""
 GPU = 2
 """Type of the agents that are GPUs."""
 
@@ -42,14 +33,6 @@ def gpu_number(agent: Mapping[str, Any]) -> int | None:
 def handle(agent: Mapping[str, Any]) -> int | None:
     """Return the handle of an agent (CPU or GPU), by which records refer to it; None if absent."""
     return integer(mapping(agent.get("id")).get("handle"), 1 << 63)
-
-
-def several_hosts(hosts: Collection[str | None]) -> tuple[str, ...]:
-    """Return a warning if processes of several hosts are in one file; GPUs have numbers alone."""
-    told = (
-        f"{len(hosts)} hosts are in one file: their clocks differ, and GPUs of one number are one"
-    )
-    return (told,) * (len(hosts) > 1)
 
 
 def described(processes: list[Mapping[str, Any]]) -> pl.DataFrame:

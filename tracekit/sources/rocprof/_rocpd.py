@@ -21,6 +21,7 @@ from tracekit.model import Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
+    LOST,
     OP,
     PUSH_POP,
     absent,
@@ -28,15 +29,16 @@ from tracekit.sources._amd import (
     is_range,
     kernels,
     nothing,
+    of_host,
     range_style,
     threads_launched,
 )
 from tracekit.sources._export_tables import check_columns, coercions
 from tracekit.sources._identities import HOST, Gathered, Identities, contents, report, steps
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
-from tracekit.sources._seen import backward, counted
+from tracekit.sources._seen import counted
 from tracekit.sources._times import Times
-from tracekit.sources.rocprof._agents import LOST, described, mapping, several_hosts
+from tracekit.sources.rocprof._agents import described, mapping
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace
@@ -272,15 +274,10 @@ class _Gathered(Gathered):
         return rows.with_columns(pids)
 
     def _add_regions(self, tables: _Set, batch: pl.DataFrame) -> None:
-        timed = batch.drop_nulls(["start", "end"])
-        placed = self._placed(tables, timed.drop_nulls(["pid", "tid"]))
-        self._lost["untimed calls"] += batch.height - timed.height
-        self._lost["threadless"] += timed.height - placed.height
-        self._lost["backward"] += placed.filter(pl.col("end") < pl.col("start")).height
+        placed = self._placed(tables, of_host(batch, self._lost))
         named = placed.join(tables.events, on="event_id", how="left", maintain_order="left")
         named = named.with_columns(
-            _known(named["name_id"], tables.strings, known_only=True).alias("name"),
-            end=pl.max_horizontal("start", "end"),
+            _known(named["name_id"], tables.strings, known_only=True).alias("name")
         )
         category = pl.col("category").fill_null("")
         parts = {
@@ -376,6 +373,7 @@ class _Gathered(Gathered):
         launches = {each.launch() for each in sets}
         launch = launches.pop() if len(launches) == 1 else Launch(None, None, None)
         hosts = {h for each in sets for h in each.read("info_node", hostname="text")["hostname"]}
+        self._lost["hosts"] = len(hosts) * (len(hosts) > 1)
         table = identities.processes(self._programs(sets))
         pids = pl.col("pid").replace_strict(real, return_dtype=pl.Int64)
         return Recording(
@@ -394,9 +392,7 @@ class _Gathered(Gathered):
             streams=identities.streams(),
             warnings=(
                 *absent(ops, calls, ranges, _RECORD, _RECORD),
-                *several_hosts(hosts),
                 *counted(self._lost, LOST),
-                *backward(self._lost["backward"], "calls and markers"),
                 *coercions(file),
                 *file.times.losses,
                 *file.warnings,

@@ -18,6 +18,7 @@ from tracekit.model import Recording
 from tracekit.sources._amd import (
     BLOCK,
     GRID,
+    LOST,
     OP,
     PUSH_POP,
     absent,
@@ -29,18 +30,16 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._identities import Gathered, Identities, contents, report
-from tracekit.sources._seen import backward, counted
+from tracekit.sources._seen import counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, head_of
 from tracekit.sources.kineto._event_frame import integer, read_lines, text_of
 from tracekit.sources.rocprof._agents import (
-    LOST,
     described,
     gpu_number,
     gpus,
     handle,
     mapping,
-    several_hosts,
 )
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
@@ -404,11 +403,10 @@ class _Gathered(Gathered):
         named = [mapping(each.get("node")).get("hostname") for each in described_processes]
         hosts = {name for name in named if isinstance(name, str)}
         host = next(iter(hosts)) if len(hosts) == 1 else None
+        self._lost["hosts"] = len(hosts) * (len(hosts) > 1)
         warnings = (
             *absent(ops, calls, ranges, _RECORD, _RECORD),
-            *several_hosts(hosts),
             *counted(self._lost, LOST),
-            *backward(self._lost["backward"], "calls and markers"),
         )
         return Recording(
             tables={

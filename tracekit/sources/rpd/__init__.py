@@ -17,17 +17,19 @@ from tracekit.sources._amd import (
     BLOCK,
     COUNT_THREADS,
     GRID,
+    LOST,
     absent,
     copies,
     kernels,
     nothing,
+    of_host,
     threads_launched,
 )
 from tracekit.sources._copies import memsets
 from tracekit.sources._export_tables import Strings, check_columns, coercions
 from tracekit.sources._identities import HOST, OPS, Identities, contents, report, small, steps
 from tracekit.sources._kernel_names import KernelNames
-from tracekit.sources._seen import Seen, backward, counted
+from tracekit.sources._seen import Seen, counted
 from tracekit.sources._times import Times
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
@@ -58,10 +60,6 @@ _FEATURES = (
     ("operators", OPERATORS, "which forward op a backward op is of", _MARK),
     ("clock rates", "rocpd_monitor", "nothing that is read yet", _RECORD),
 )
-_LOST_CALLS = {
-    "untimed": "calls and markers have no valid times and were left out",
-    "nowhere": "calls and markers have no process or thread and were left out",
-}
 
 
 class _Host:
@@ -88,7 +86,7 @@ class _Host:
         for batch in self._file.batches(_API, _HEAD, rows):
             calls = batch.filter(pl.col("apiName_id").is_in(self._calls.implode()))
             name = self.strings.of(calls["apiName_id"]).cast(pl.Categorical()).alias("name")
-            yield self._valid(calls.with_columns(name)).select(
+            yield of_host(calls.with_columns(name), self._lost).select(
                 "start", "end", "pid", "tid", "name", correlation="id"
             )
 
@@ -102,7 +100,9 @@ class _Host:
             is_other = pl.col("apiName_id").is_in(other).fill_null(value=False)
             marked = batch.filter(~is_other)
             function, text = (self.strings.of(marked[n]) for n in ("apiName_id", "args_id"))
-            marked = self._valid(marked.with_columns(function.alias("name"), text.alias("text")))
+            marked = of_host(
+                marked.with_columns(function.alias("name"), text.alias("text")), self._lost
+            )
             marked = marked.join(self._sequence, on="id", how="left", maintain_order="left")
             self.operators += marked["sequence"].count()
             is_marker = pl.col("name") == _MARKER
@@ -122,15 +122,6 @@ class _Host:
         columns: dict[str, SqlType] = dict.fromkeys(("id", "pid", "apiName_id"), "int")
         return self._file.batches(_API, columns, rows)
 
-    def _valid(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return rows with times, process and thread; rows that end before they start last 0 ns."""
-        timed = rows.drop_nulls(["start", "end"])
-        placed = timed.drop_nulls(["pid", "tid"])
-        self._lost["untimed"] += rows.height - timed.height
-        self._lost["nowhere"] += timed.height - placed.height
-        self._lost["backward"] += placed.filter(pl.col("end") < pl.col("start")).height
-        return placed.with_columns(end=pl.max_horizontal("start", "end"))
-
     def _sequence_numbers(self) -> pl.DataFrame:
         """Return ``id, sequence``: the sequence number of each row that is a PyTorch operator."""
         found = self._file.read(OPERATORS, {"api_ptr_id": "int", "seq": "int"})
@@ -142,8 +133,7 @@ class _Host:
     @property
     def losses(self) -> tuple[str, ...]:
         """Warnings, one sentence each, on calls and markers that were left out."""
-        texts = counted(self._lost, _LOST_CALLS)
-        return (*texts, *backward(self._lost["backward"], "calls and markers"))
+        return counted(self._lost, LOST)
 
 
 class _Launches:
@@ -312,8 +302,7 @@ _KEPT = (
     "bytes", "copy_kind", "src_device", "dst_device", "launch_size",
 )  # fmt: skip
 _LOST = {
-    "untimed": "GPU ops have no valid times and were left out",
-    "unplaced": "GPU ops have no device and were left out",
+    **LOST,
     "barriers": "barriers were left out: they do no GPU work",
     "alone": "GPU ops have no call, and were taken to be of the process that launched most others",
     "endless": "copies between GPUs lack their source or target",

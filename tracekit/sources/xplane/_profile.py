@@ -60,7 +60,6 @@ _HOST_PLANE, _ENVIRONMENT = "/host:CPU", "Task Environment"
 _YEAR_2001 = 10**18
 _SIZES = r"grid:(\d{1,10}),(\d{1,10}),(\d{1,10}) block:(\d{1,10}),(\d{1,10}),(\d{1,10})"
 _DIRECTION = r"^(?:Copy|Memcpy)(H|Host|D|Device|P)(?:To|2)(H|Host|D|Device|P)"
-_ENDS = {"H": "Host", "D": "Device", "P": "Device"}
 _PEER, _RESIDENCY = "MemcpyP2P", "memory_residency_details"
 _PID = 0
 _PS = 1000
@@ -173,24 +172,15 @@ class _Gathered(Gathered):
             sized = ops.with_columns(launch_size(ops.select(sizes)), name=recorded)
             return kernels(sized, self._names).select(*OP, "launch_size")
         # AMD's numbers of other ends are of agents; NVIDIA's are of GPUs.
-        between, other = pl.col("name") == _PEER, r" dest:(\d{1,9})\b"
-        ends = [
-            pl.col("name").str.extract(_DIRECTION, place).str.slice(0, 1).replace_strict(
-                _ENDS, default=None, return_dtype=pl.String
-            )
-            for place in (1, 2)
-        ]  # fmt: skip
-        size = pl.col("memcpy_details").str.extract(r"size:(\d{1,18})").cast(pl.Int64)
+        between, details = pl.when(pl.col("name") == _PEER), pl.col("memcpy_details").str
         known = ops.with_columns(
-            pl.concat_str(ends[0], pl.lit("To"), ends[1]).alias("direction"),
-            bytes=size, src_device=pl.when(between).then("device"),
-            dst_device=pl.when(between).then(
-                pl.col("memcpy_details").str.extract(other).cast(pl.Int32)
-            ),
-        )  # fmt: skip
-        made = copies(known, pl.col("direction"))
-        is_unnamed = pl.col("memcpy_details").str.contains("kind:Unknown")
-        self._lost["ends"] += made.filter(is_unnamed, pl.col("kind") == "d2d").height
+            bytes=details.extract(r"size:(\d{1,18})").cast(pl.Int64),
+            src_device=between.then("device"),
+            dst_device=between.then(details.extract(r" dest:(\d{1,9})\b").cast(pl.Int32)),
+        )
+        made = copies(known, pl.col("name").str.extract(_DIRECTION, 0))
+        unnamed = made.filter(details.contains("kind:Unknown"), pl.col("kind") == "d2d")
+        self._lost["ends"] += unnamed.height
         return made.select(*OP, "bytes", "copy_kind", "src_device", "dst_device")
 
     def _add_thread(self, plane: Plane, line: Line) -> None:
