@@ -27,6 +27,7 @@ from tracekit.sources.hang_dumps._flight_recorder import (
     is_flight_recorder,
     read_flight_recorder,
 )
+from tracekit.sources.kineto._event_frame import mapping
 from tracekit.support.files import StrPath
 
 _MOST_BYTES = 64 * 2**20
@@ -268,8 +269,8 @@ def peers_of(status: Mapping[str, Any], query: int) -> Iterator[dict[str, Any]]:
 def _peer(
     peer: Mapping[str, Any], communicator: Mapping[str, Any], query: int, *, is_missing: bool
 ) -> dict[str, Any]:
-    status = _record(peer.get("status"))
-    record = _record(peer.get("collective_counts"))
+    status = mapping(peer.get("status"))
+    record = mapping(peer.get("collective_counts"))
     counts = {str(name): int(count) for name, count in record.items() if integer(count) is not None}
     return {
         "query": query,
@@ -289,17 +290,13 @@ def _peer(
 
 def event_of(event: Mapping[str, Any]) -> dict[str, Any]:
     """Convert an event reported by NCCL's RAS to a row of `EVENT_SCHEMA`."""
-    peer = _record(event.get("peer"))
+    peer = mapping(event.get("peer"))
     return {
         "time": _text(event.get("timestamp")),
         "event": str(event["event"]),
         "host": _text(peer.get("host") or peer.get("addr")),
         "pid": integer(peer.get("pid")),
     }
-
-
-def _record(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:

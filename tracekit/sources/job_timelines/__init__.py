@@ -24,6 +24,7 @@ from tracekit.errors import (
     NotATraceError,
     UnsupportedTraceError,
 )
+from tracekit.sources.kineto._event_frame import mapping
 from tracekit.support.files import StrPath
 from tracekit.support.wording import size_text
 
@@ -74,7 +75,7 @@ def read_job_timeline(path: StrPath) -> pl.DataFrame:
         (event.get("pid"), event.get("tid")): match
         for event in events
         if event.get("ph") == "M"
-        and (match := _LANE.fullmatch(str(_args(event).get("name")))) is not None
+        and (match := _LANE.fullmatch(str(mapping(event.get("args")).get("name")))) is not None
     }
     if not lanes:
         raise NotATraceError(f"cannot read the timeline {file.name}: no lane has a name")
@@ -114,7 +115,7 @@ def _events(file: Path) -> list[Mapping[str, Any]]:
 def _row(
     event: Mapping[str, Any], lanes: Mapping[Any, re.Match[str]], file: Path
 ) -> Mapping[str, Any]:
-    args = _args(event)
+    args = mapping(event.get("args"))
     lane = lanes.get((event.get("pid"), event.get("tid")))
     numbers = [event.get("pid"), args.get("step"), args.get("seq_id")]
     times = [event.get("ts"), event.get("dur")]
@@ -141,8 +142,3 @@ def _row(
 
 def _is_time(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and abs(value) < _MOST_US
-
-
-def _args(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}

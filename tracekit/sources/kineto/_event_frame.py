@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -168,7 +168,7 @@ def _texts(piece: Piece, path: Path) -> pl.DataFrame:
             text = pl.Series([piece.text.decode()]).str.replace_all(_TIME, '${1}"${2}":"${3}"')
             return _unnested(pl.read_ndjson(text.item().encode(), schema=_SCHEMA))
     # A strict parser refuses NaN, control characters, bad UTF-8.
-    events = [_projected(event) for event in read_lines(piece, path, "event")]
+    events = [_projected(each) for each in read_lines(piece, path, "event")]
     return _unnested(pl.DataFrame(events, schema=_SCHEMA))
 
 
@@ -205,11 +205,9 @@ def _read(line: str) -> Any:
         return parsed(_NO_NUMBER.sub(r"\1NaN", line), str)
 
 
-def _projected(event: Any) -> dict[str, Any]:
-    if not isinstance(event, dict):  # it says nothing, as an event without any field
-        event = {}
-    args = event.get("args")
-    arguments = args if isinstance(args, dict) else {}
+def _projected(value: Any) -> dict[str, Any]:
+    event = mapping(value)  # what is none says nothing, as an event without any field
+    arguments = mapping(event.get("args"))
     return {
         # What is no number is no time, which is another thing than none.
         **{name: text_of(event.get(name)) for name in _FIELDS},
@@ -218,6 +216,11 @@ def _projected(event: Any) -> dict[str, Any]:
             for name in ARGUMENTS
         },
     }
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a JSON value that is an object; an empty mapping for any other value."""
+    return value if isinstance(value, dict) else {}
 
 
 def integer(value: object, most: int = (1 << 62)) -> int | None:

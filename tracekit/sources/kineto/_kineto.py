@@ -19,7 +19,7 @@ from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
 from tracekit.sources.kineto._document import Document, Piece, head_of
-from tracekit.sources.kineto._event_frame import integer, read_events, text_of
+from tracekit.sources.kineto._event_frame import integer, mapping, read_events, text_of
 from tracekit.sources.kineto._gathered import Gathered
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
@@ -134,8 +134,7 @@ def _together(frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
 
 def _job_number(around: Mapping[str, Any], key: str) -> int | None:
     """Return ``rank`` or ``world_size`` of the job from the trace; None if it is not recorded."""
-    job = around.get("distributedInfo")
-    return integer(job.get(key), _MOST_RANKS) if isinstance(job, dict) else None
+    return integer(mapping(around.get("distributedInfo")).get(key), _MOST_RANKS)
 
 
 def _recording(
@@ -309,12 +308,6 @@ def _session_start(origin: int, base: object) -> int | None:
     return next((time for time in candidates if _YEAR_2001 <= time <= _YEAR_2096), None)
 
 
-_MERGED = (
-    "calls of {} processes are in one trace, which does not record whose its GPU work is: all of "
-    "it is taken to be of process {}, and launches, ranges and stages may be wrong"
-)
-
-
 def _losses(gathered: Gathered, *, is_amd: bool) -> tuple[str, ...]:
     losses = {
         "untimed": "events have no valid times and were left out",
@@ -323,11 +316,13 @@ def _losses(gathered: Gathered, *, is_amd: bool) -> tuple[str, ...]:
         "backward": "events end before they begin, and were taken to last 0 ns",
         "endless": "copies between GPUs lack their source or target",
         **({"within": WITHIN} if is_amd and len(gathered.active) > 1 else {}),
+        "merged": "processes have calls in one trace, which does not record whose its GPU work is: "
+        f"all of it is taken to be of {gathered.pid}, and launches and stages may be wrong",
     }
+    gathered.counts["merged"] = len(gathered.callers) * (len(gathered.callers) > 1)
     unknown = sorted(gathered.unknown.items())
     return (
         *counted(gathered.counts, losses),
         *(f"{count:,} events of the category {name!r} are not known and were left out"
           for name, count in unknown[:_MOST_UNKNOWN]),
-        *((_MERGED.format(len(gathered.callers), gathered.pid),) * (len(gathered.callers) > 1)),
     )  # fmt: skip

@@ -7,15 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.sources.kineto._event_frame import integer, text_of
+from tracekit.sources.kineto._event_frame import integer, mapping, text_of
 
 GPU = 2
 """Type of the agents that are GPUs."""
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """Return a JSON value that is an object; an empty mapping for any other value."""
-    return value if isinstance(value, dict) else {}
 
 
 def gpus(agents: object) -> list[Mapping[str, Any]]:

@@ -38,7 +38,8 @@ from tracekit.sources._identities import HOST, Gathered, Identities, contents, r
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import counted
 from tracekit.sources._times import Times
-from tracekit.sources.rocprof._agents import described, mapping
+from tracekit.sources.kineto._event_frame import mapping
+from tracekit.sources.rocprof._agents import described
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress
 from tracekit.support.spool import Workspace

@@ -33,13 +33,12 @@ from tracekit.sources._identities import Gathered, Identities, contents, report
 from tracekit.sources._seen import counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, head_of
-from tracekit.sources.kineto._event_frame import integer, read_lines, text_of
+from tracekit.sources.kineto._event_frame import integer, mapping, read_lines, text_of
 from tracekit.sources.rocprof._agents import (
     described,
     gpu_number,
     gpus,
     handle,
-    mapping,
 )
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress
@@ -165,7 +164,7 @@ def fields_as_types(fields: Mapping[str, Any]) -> dict[str, pl.DataType]:
 
 
 def _projected(value: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    fields_given = value if isinstance(value, dict) else {}
+    fields_given = mapping(value)
     return {
         name: _projected(fields_given.get(name), kind)
         if isinstance(kind, dict)
@@ -224,7 +223,7 @@ def read(path: Path, workspace: Workspace, progress: Progress = lambda *_: None)
         progress("read records", size, size)
         around = document.around.get("rocprofiler-sdk-tool")
     listed = around if isinstance(around, list) else []
-    return gathered.recording([each if isinstance(each, dict) else {} for each in listed])
+    return gathered.recording([mapping(each) for each in listed])
 
 
 class _Gathered(Gathered):
@@ -257,12 +256,10 @@ class _Gathered(Gathered):
 
     def _learn(self, process: int, symbols: pl.DataFrame) -> None:
         """Store the readable name of each kernel of a process, by kernel id, from its symbols."""
-        names = ("formatted", "demangled", "truncated")
-        names_given = [pl.col(f"{name}_kernel_name") for name in names]
         known = symbols.select(
             process=pl.lit(process, pl.Int64),
             kernel=_integers(pl.col("kernel_id")),
-            name=pl.coalesce(*names_given, "kernel_name").str.strip_suffix(".kd"),
+            name=pl.coalesce(pl.exclude("kernel_id")).str.strip_suffix(".kd"),
         ).drop_nulls()
         self._symbols = pl.concat([self._symbols, known]).unique(
             ["process", "kernel"], keep="first", maintain_order=True
@@ -375,13 +372,12 @@ class _Gathered(Gathered):
     def _operation(self, part: Part) -> pl.Expr:
         """Return the name of each record's operation, by its id; the file says what ids mean."""
         names = {
-            (str(kind), str(number)): text_of(name)
+            f"{kind} {number}": text_of(name)
             for kind, each in enumerate(part.lists.get("kinds", ()))
             for number, name in enumerate(_operations(each))
         }
         key = pl.concat_str("kind", "operation", separator=" ")
-        known = {" ".join(pair): name for pair, name in names.items()}
-        return key.replace_strict(known, default=None, return_dtype=pl.String)
+        return key.replace_strict(names, default=None, return_dtype=pl.String)
 
     def recording(self, processes: list[Mapping[str, Any]]) -> Recording:
         """Return the recording (tracekit's tables) from all records added.

@@ -155,8 +155,7 @@ class _Gathered(Gathered):
             .when(no_kernel & is_memset).then(pl.lit("memsets"))
             .otherwise(pl.lit("kernels"))
         )  # fmt: skip
-        ops = ops.with_columns(group=group)
-        for (name,), part in ops.group_by("group", maintain_order=True):
+        for (name,), part in ops.group_by(group, maintain_order=True):
             self._counts[str(name)] += part.height
             self._ops.add(self._made(str(name), part))
 
