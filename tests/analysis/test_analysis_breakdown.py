@@ -67,6 +67,7 @@ def test_what_a_training_step_is_measured_against(training: Trace) -> None:
         "window_ns": 100 * US,
         "idle_ns": 2 * US,
         "wu_residual_ns": 50 * US,
+        "wu_residual_other_ns": (10 + 3 + 2) * US,
         "devices": 1,
         "iterations": 0,
         "skip": 0,

@@ -21,7 +21,7 @@ from tracekit.support.wording import (
     time_text,
 )
 
-_HOW_KEYS = {"wu_residual_ns", "wu_residual_unknown", "coverage"}
+_HOW_KEYS = {"wu_residual_ns", "wu_residual_other_ns", "wu_residual_unknown", "coverage"}
 _HOW = ("idle in A, by", "idle in B, by", "outside_steps: ", "interval: ")
 """Begins of notes on the method of a comparison."""
 _WARNED = "warning: "

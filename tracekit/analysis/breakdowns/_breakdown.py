@@ -392,7 +392,10 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     window = int((windows["end"] - windows["start"]).sum())
     busy = int(stages["exposed_ns"].sum())
     # Nothing is above FP and BP: what is exposed of them is the time in which either is busy.
-    passes = stages.filter(pl.col("stage").is_in(_PASSES))
+    passes, others = (
+        int(stages.filter(pl.col("stage").is_in(some))["exposed_ns"].sum())
+        for some in (_PASSES, ("IO", "ME"))
+    )
     ops = int(stages["ops"].sum())
     owners = windows["device"].n_unique()
     launched = int(found.groups["launched"].sum()) / ops if ops else None
@@ -400,7 +403,7 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     return {
         "window_ns": window,
         "idle_ns": window - busy,
-        **_residual(work, window - int(passes["exposed_ns"].sum())),
+        **_residual(work, window - passes, window - busy + others),
         **({"basis": HOST, "processes": owners} if work.is_host else {"devices": owners}),
         "iterations": iterations_in(work.trace, skip),
         "skip": skip,
@@ -413,11 +416,14 @@ def _meta(work: Work, found: StageSums, skip: int) -> dict[str, Any]:
     }
 
 
-def _residual(work: Work, length: int) -> dict[str, Any]:
-    """Return metadata: `length` (step time minus FP and BP, ns) as WU time, or why it is not."""
+def _residual(work: Work, length: int, others: int) -> dict[str, Any]:
+    """Return metadata: `length` (step time minus FP and BP, ns) as WU time, or why it is not.
+
+    `others` is the part of it in which nothing runs, or input or evaluation does, ns.
+    """
     unknown = None if work.is_host else unknown_passes(work.trace)
     if unknown is None:
-        return {"wu_residual_ns": length}
+        return {"wu_residual_ns": length, "wu_residual_other_ns": others}
     return {"wu_residual_ns": None, "wu_residual_unknown": unknown}
 
 
@@ -675,5 +681,8 @@ note("outlier_ranks")(
 )
 note("wu_residual_ns")(
     lambda value: [f"WU as a residual (window minus FP and BP): {time_text(value)}"]
+)
+note("wu_residual_other_ns")(
+    lambda value: [f"of that, input, evaluation or nothing runs for {time_text(value)}"]
 )
 note("wu_residual_unknown")(lambda why: [f"why that is unknown: {text_of(why)}"])

@@ -22,6 +22,8 @@ _WRITES = Json(
         "wu_residual_ns": "count or null: Time of the windows in which neither FP nor BP is busy, "
         "added over devices, or over processes where there is a basis. Null where the two are not "
         "known by ranges, threads or structure.",
+        "wu_residual_other_ns?": "count: Part of it in which nothing runs, or input or evaluation "
+        "does (IO, ME), ns.",
         "wu_residual_unknown?": "text: Why wu_residual_ns is null.",
         "devices?": "count: Number of devices that ran an op in the window.",
         "iterations": "count: Number of iterations in the window.",
