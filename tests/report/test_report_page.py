@@ -230,7 +230,7 @@ def test_the_path_and_links_of_a_step_add_up_to_what_commands_say(
             lengths[cause if cause in lengths else "works"] += length
         told = hostile_run.critical_path(by="cause", iterations=(view["step"], view["step"]))
         wanted = dict(told.select("cause", "path_ns").iter_rows())
-        wanted["works"] = wanted.pop("gpu", 0) + wanted.pop("comm", 0)
+        wanted["works"] = sum(wanted.pop(work, 0) for work in ("gpu", "comm", "copy"))
         assert lengths == {**dict.fromkeys(lengths, 0), **wanted}
 
         spans = step_detail.step_spans(hostile_run.trace).filter(iteration=view["step"])

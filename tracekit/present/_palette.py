@@ -60,6 +60,7 @@ PATH_COLOURS = {
     **{f"gpu, {stage}": colour for stage, colour in STAGE_COLOURS.items()},
     "gpu": "#56B4E9",
     "comm": "#AA4499",
+    "copy": CAUSE_COLOURS["compiling"],
     "host": CAUSE_COLOURS["loading"],
     **{each: CAUSE_COLOURS[each] for each in ("input", "between_steps", "off_cpu", "unexplained")},
     "latency": "#882255",

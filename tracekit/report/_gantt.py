@@ -248,7 +248,7 @@ def _packed(views: Sequence[Mapping[str, Any]], names: Names) -> Markup:
 _COMMUNICATION = ("collective", "p2p", "staged")
 _NO_STAGE = "idle"
 _PATH_CAUSES = ("host", "latency")
-_WORKS = ("gpu", "comm")
+_WORKS = ("gpu", "comm", "copy")
 LOOKS = (*STAGES, _NO_STAGE, *CAUSE_COLOURS, *_PATH_CAUSES)
 """Names by which the script colours spans: stages, causes of idle time and of paths."""
 _DEEPEST = 5

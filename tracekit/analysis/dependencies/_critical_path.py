@@ -156,7 +156,7 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
     # Where nothing is input, who is away while the GPU works waits for none.
     fed = [job.trace[name].filter(stage="IO").head(1) for name in ("ops", "ranges")]
     has_input = any(rows.collect().height for rows in fed)
-    kind, is_work = pl.col("kind"), pl.col("cause").is_in(["gpu", "comm"])
+    kind, is_work = pl.col("kind"), pl.col("cause").is_in(["gpu", "comm", "copy"])
     waits = (_IS_INPUT | (kind == "host")) & (pl.col("cause") != "unexplained")
     is_pause = waits & (_LENGTH > _PAUSE_NS)
     until, pauses = pl.col("start") + pl.col("explained"), []
@@ -177,11 +177,11 @@ def _parts(job: Job, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
 
 
 def _cause(of_input: str) -> pl.Expr:
-    """Return an edge's cause: ``gpu``, ``comm``, ``host``, ``latency``, or `of_input` for input."""
-    moves = pl.col("work").is_in(["comm", "host_copy"])
+    """Return an edge's cause, such as ``gpu`` for ops; `of_input` is that of edges of input."""
+    moves = {"comm": "comm", "host_copy": "copy"}
     return (
         pl.when(pl.col("kind").is_in(_DONE))
-        .then(pl.when(moves).then(pl.lit("comm")).otherwise(pl.lit("gpu")))
+        .then(pl.col("work").replace_strict(moves, default="gpu", return_dtype=_CAUSE))
         .when(_IS_INPUT).then(pl.lit(of_input))
         .when(pl.col("kind").is_in(_HOST)).then(pl.lit("host"))
         .otherwise(pl.lit("latency")).cast(_CAUSE)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from tracekit.analysis.traffic import Traffic
     from tracekit.model import Trace
 
-CAUSES = ("gpu", "comm", "host", "input", "between_steps", "off_cpu", "latency", "unexplained")
+CAUSES = (
+    "gpu", "comm", "copy", "host", "input", "between_steps", "off_cpu", "latency", "unexplained",
+)  # fmt: skip
 """Causes of time on a critical path: see ``docs/critical-path.md``."""
 _OWNER = ["process", "device"]
 _MARKS = pl.Schema(

@@ -60,7 +60,7 @@ _PATH_WRITES = Json(
         **keys("shares", "warnings?"),
     },
     rows={
-        "cause?": "one of gpu, comm, host, input, between_steps, off_cpu, latency, unexplained: "
+        "cause?": "one of gpu, comm, copy, host, input, between_steps, off_cpu, latency, unexplained: "
         "What the time is.",
         "stage?": f"one of {STAGES} or null: Stage of the op that works or waits, or that the host "
         "launches next; null where there is none.",
