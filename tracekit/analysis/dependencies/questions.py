@@ -60,8 +60,8 @@ _PATH_WRITES = Json(
         **keys("shares", "warnings?"),
     },
     rows={
-        "cause?": "one of gpu, comm, copy, host, input, between_steps, off_cpu, latency, unexplained: "
-        "What the time is.",
+        "cause?": "one of gpu, comm, copy, host, input, between_steps, off_cpu, latency, "
+        "unexplained: What the time is.",
         "stage?": f"one of {STAGES} or null: Stage of the op that works or waits, or that the host "
         "launches next; null where there is none.",
         "link?": "text or null: Type of the link that limits a transfer; null for all else.",
