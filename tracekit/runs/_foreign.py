@@ -108,8 +108,7 @@ def unconnected(reports: Sequence[Said]) -> list[str]:
         " no launcher's job id, ranks, communicators or collective operations"
         for part in others
     ]
-    known = sorted((each for each in reports if each.work), key=lambda each: each.work or ())
-    for one, other in pairwise(known):
+    for one, other in pairwise(sorted(reports, key=lambda each: each.work or ())):
         if one.work and other.work and _on_one_machine(one, other):
             apart = _apart(one.work, other.work)
             ended = f"the work of {one.name} ends {apart / 1e6:,.3f} ms before that of"
@@ -270,15 +269,17 @@ def said(trace: Trace, name: str) -> Said:
     reports = trace.read("reports")
     # Names that PyTorch gives its groups are those of every job.
     nccl = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
+    called = read_calls(trace)["communicator"].drop_nulls().unique()
     members = nccl.drop_nulls("rank").group_by("communicator").agg(pl.col("rank").unique())
     sizes = nccl.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
+    recorder = _only(reports["format"]) or ""
     began, duration = (_only(reports[column]) for column in ("session_start", "duration"))
     work = _span(trace, began)
     ranks = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
     of_mpi = ranks.filter(pl.col("rank").list.len() == 1).collect()
     return Said(
         name,
-        _tool(_only(reports["format"])),
+        next((tool for start, tool in _TOOLS.items() if recorder.startswith(start)), None),
         _only(reports["host"]),
         frozenset(trace.read("devices")["uuid"]) - {None},
         frozenset(reports["rank"]) - {None} | frozenset(of_mpi["rank"].explode()),
@@ -290,7 +291,7 @@ def said(trace: Trace, name: str) -> Said:
         frozenset(map(_program, trace.read("processes")["name"].drop_nulls())),
         {each: frozenset(ranks) for each, ranks in members.rows()},
         dict(sizes.rows()),
-        frozenset(nccl["communicator"]) | _called(trace),
+        frozenset(nccl["communicator"]) | frozenset(called.filter(called.str.starts_with("0x"))),
         bool(process_ranks(trace)["rank"].count()),
         _operations(trace),
     )
@@ -302,16 +303,6 @@ def _operations(trace: Trace) -> frozenset[str]:
     named = [trace["ops"].select("collective"), mpi, annotated_calls(trace).select("name")]
     columns = [each.cast(pl.String).unique().collect().to_series() for each in named]
     return frozenset(pl.concat(columns).drop_nulls())
-
-
-def _called(trace: Trace) -> frozenset[str]:
-    """Return the ids of the NCCL communicators that the NCCL calls of a trace file name."""
-    named = read_calls(trace)["communicator"].drop_nulls().unique()
-    return frozenset(named.filter(named.str.starts_with("0x")))
-
-
-def _tool(kind: str | None) -> str | None:
-    return next((tool for start, tool in _TOOLS.items() if (kind or "").startswith(start)), None)
 
 
 def _program(name: str) -> str:

@@ -153,9 +153,9 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
 def _job_size(trace: Trace) -> int:
     """Return the number of ranks of the job, else of its largest communicator; 0 if unknown."""
     marks = excerpt(trace).ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
-    sizes = (trace.read("reports")["ranks"], communicators(trace)["ranks"], marks.collect()["name"])
-    known = pl.concat([each.cast(pl.Int64).alias("ranks") for each in sizes]).drop_nulls()
-    return int(known.to_numpy().max(initial=0))
+    sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
+             marks.collect()["name"].cast(pl.Int32)]  # fmt: skip
+    return max((size for each in sizes for size in each.drop_nulls()), default=0)
 
 
 def unseen_participants(trace: Trace, calls: pl.DataFrame) -> str | None:

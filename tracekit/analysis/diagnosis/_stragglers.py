@@ -162,19 +162,14 @@ def stragglers(trace: Trace, keys: tuple[str, ...]) -> Answer:
         rows = _by_group(facts, waits, ranks, keys)
     else:
         rows = _by_rank(facts, times, waits, idle) if "rank" in keys else _by_iteration(times)
+    lost = f"the steps of {uncounted} of {met.height} GPUs: waits of and for these are not counted"
     return Answer(
         rows=rows,
-        meta=_meta(facts, waits, [*unnamed_groups(rows), *_uncounted(uncounted, met.height)]),
+        meta=_meta(facts, waits, unnamed_groups(rows) + [lost] * (uncounted > 0)),
         title=f"stragglers by {', '.join(keys)}",
         tables={"times": _by_iteration(times)},
         command="stragglers",
         figures={"figure": "stragglers"},
-    )
-
-
-def _uncounted(gpus: int, of: int) -> list[str]:
-    return [f"the steps of {gpus} of {of} GPUs: waits of and for these are not counted"] * (
-        gpus > 0
     )
 
 

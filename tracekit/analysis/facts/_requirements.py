@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Literal
 
@@ -133,10 +133,6 @@ def _rows(table: str, noun: str, where: pl.Expr | None = None) -> Callable[[Fact
     return measure
 
 
-def _ops(facts: Facts) -> Evidence:
-    return counted("op", sum(facts.kinds.values()))
-
-
 def _launches(facts: Facts) -> Evidence:
     share = facts.numbers["launched"]
     if share != 1:  # migrations of unified memory have no launch that can be recorded
@@ -164,18 +160,10 @@ def _gpus(facts: Facts) -> Evidence:
     return _part(known, devices.height, "", f"named ({how})")
 
 
-def _ranks(facts: Facts) -> Evidence:
-    return _of_processes(facts, "rank", "ranks")
-
-
-def _nodes(facts: Facts) -> Evidence:
-    return _of_processes(facts, "node", "nodes")
-
-
-def _of_processes(facts: Facts, column: str, noun: str) -> Evidence:
+def _of_processes(facts: Facts, column: str) -> Evidence:
     active = facts.trace["ops"].select(pl.col("process").unique()).collect()
     values = process_ranks(facts.trace).join(active, on="process", how="semi")[column]
-    return _part(values.count(), len(values), f"{noun} of", "processes")
+    return _part(values.count(), len(values), f"{column}s of", "processes")
 
 
 def _peers(facts: Facts) -> Evidence:
@@ -311,7 +299,7 @@ _SAMPLED = (
 
 REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
     {
-        "ops": Requirement(_ops, _WORK),
+        "ops": Requirement(lambda facts: counted("op", sum(facts.kinds.values())), _WORK),
         "launching calls": Requirement(
             _launches, _CALLED | {"nsys": "nsys profile -t cuda, without trimming the export"}
         ),
@@ -355,7 +343,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             ),
         ),
         "ranks": Requirement(
-            _ranks,
+            partial(_of_processes, column="rank"),
             _by(
                 "a report per rank, of a launcher that sets RANK (torchrun, mpirun): "
                 "nsys profile -o rank%q{RANK}",
@@ -367,7 +355,7 @@ REQUIREMENTS: Mapping[str, Requirement] = MappingProxyType(
             ),
         ),
         "nodes": Requirement(
-            _nodes,
+            partial(_of_processes, column="node"),
             _by(
                 "an export that was not stripped of TARGET_INFO_SYSTEM_ENV",
                 "its databases name no host: record with nsys profile",
