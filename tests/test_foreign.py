@@ -241,8 +241,8 @@ class TestConnections:
     """What shows that reports are of one job, where nothing contradicts it."""
 
     NOTHING = (
-        "nothing recorded shows that a.sqlite and {}.sqlite are of one job: they share no"
-        " launcher's job id, ranks, communicators or collective operations"
+        "nothing recorded shows that a.sqlite and b.sqlite are of one job: launcher's job id,"
+        " ranks, NCCL's communicators or, in a report without these, collective operations"
     )
 
     def warned(self, *reports: Trace) -> list[str]:
@@ -263,7 +263,7 @@ class TestConnections:
     )
     def test_what_two_share(self, told: dict[str, Any], is_connected: bool) -> None:
         other = told | ({"rank": 2} if "rank" in told else {})
-        expected = [] if is_connected else [self.NOTHING.format("b")]
+        expected = [] if is_connected else [self.NOTHING]
         assert self.warned(report(**told), report(**other)) == expected
 
     def test_operations_count_unless_other_communicators_are_named(self) -> None:
@@ -277,17 +277,22 @@ class TestConnections:
             return doing("all_reduce", communicator=made)
 
         assert self.warned(doing("all_reduce"), doing("all_reduce")) == []
-        assert self.warned(doing("all_reduce"), doing("broadcast")) == [self.NOTHING.format("b")]
-        assert self.warned(of_group(5), of_group(6)) == [self.NOTHING.format("b")]
-        assert self.warned(of_group(5), of_group(6), doing("all_reduce")) == []
+        assert self.warned(doing("all_reduce"), doing("broadcast")) == [self.NOTHING]
+        assert self.warned(of_group(5), of_group(6)) == [self.NOTHING]
 
     def test_two_jobs_of_several_reports(self) -> None:
         reports = [report(rank=0), report(), report(rank=1)]
-        assert self.warned(*reports) == [self.NOTHING.format("b")]
+        assert self.warned(*reports) == [self.NOTHING]
+        several = [text.partition(" are")[0] for text in self.warned(*[report() for _ in range(3)])]
+        assert several == ["nothing recorded shows that a.sqlite, b.sqlite and 1 more"]
+
+    def test_one_that_joins_two(self) -> None:
+        tied = report(rank=0, job="PBS_JOBID=1")
+        assert self.warned(report(rank=1), report(job="PBS_JOBID=1"), tied) == []
 
     @pytest.mark.parametrize("apart", [0, SECOND // 2])
     def test_work_of_one_machine_that_does_not_overlap(self, apart: int) -> None:
-        here = {"host": "n1", "session_start": 0}
+        here: dict[str, Any] = {"host": "n1", "session_start": 0}
         first, second = report(rank=0, **here), report(
             rank=1, **here, start=SECOND + apart, end=2 * SECOND
         )  # fmt: skip

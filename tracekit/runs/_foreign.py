@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -29,6 +29,8 @@ Hosts with network time differ by milliseconds, others by seconds."""
 _LATE = 1_000_000_000
 """Largest time between sessions on one machine, ns; they share a clock, but their ends are
 approximate."""
+_NAMED = 2
+"""Most reports that a warning names."""
 _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 """Recorders, by the begin of the name of a format."""
 
@@ -65,10 +67,9 @@ class Said:
     """Number of ranks of each NCCL communicator: id -> number."""
     named: frozenset[str]
     """Ids of all NCCL communicators in the report, also those without known ranks."""
-    is_numbered: bool
-    """Whether the rank of any process is known, if only from the name of its file."""
-    calls: frozenset[str]
-    """Operations of the collectives and messages of NCCL and MPI in the report."""
+    ties: frozenset[str]
+    """What reports of one job share: its id, ``ranks`` where any is known (if only from the name of
+    a file), NCCL communicators, and, in a report without these, operations of NCCL and MPI."""
 
     @property
     def worlds(self) -> set[str]:
@@ -98,16 +99,18 @@ def unconnected(reports: Sequence[Said]) -> list[str]:
 
     Also on work on one machine that ends in one report before it begins in another.
     """
-    parts: list[list[Said]] = []
-    for report in reports:
-        joined = [part for part in parts if any(_connected(report, each) for each in part)]
-        parts = [part for part in parts if part not in joined] + [[*chain(*joined), report]]
-    first, *others = sorted(parts, key=len, reverse=True)
-    found = [
-        f"nothing recorded shows that {first[0].name} and {part[0].name} are of one job: they share"
-        " no launcher's job id, ranks, communicators or collective operations"
-        for part in others
-    ]
+    parts: dict[int, frozenset[str]] = {}
+    for number, report in enumerate(reports):
+        joined = [first for first, ties in parts.items() if ties & report.ties]
+        ties = report.ties.union(*map(parts.pop, joined))
+        parts[min(joined, default=number)] = ties
+    names, more = [reports[first].name for first in sorted(parts)[:_NAMED]], len(parts) - _NAMED
+    which = f"{', '.join(names)} and {more:,} more" if more > 0 else " and ".join(names)
+    text = (
+        f"nothing recorded shows that {which} are of one job: launcher's job id, ranks, NCCL's"
+        " communicators or, in a report without these, collective operations"
+    )
+    found = [text] * (len(parts) > 1)
     for one, other in pairwise(sorted(reports, key=lambda each: each.work or ())):
         if one.work and other.work and _on_one_machine(one, other):
             apart = _apart(one.work, other.work)
@@ -115,19 +118,6 @@ def unconnected(reports: Sequence[Said]) -> list[str]:
             text = f"{ended} {other.name} begins, so that neither waits for the other"
             found += [text] * (apart > 0)
     return found
-
-
-def _connected(one: Said, other: Said) -> bool:
-    """Tell whether two reports share a job id, ranks, NCCL communicators or operations.
-
-    Operations do not count if both name communicators, none of which they share.
-    """
-    return bool(
-        one.jobs.items() & other.jobs.items()
-        or (one.is_numbered and other.is_numbered)
-        or one.named & other.named
-        or (one.calls & other.calls and not (one.named and other.named))
-    )
 
 
 def _outside_of_the_world(reports: Sequence[Said], left_out: Mapping[int, str]) -> dict[int, str]:
@@ -270,9 +260,11 @@ def said(trace: Trace, name: str) -> Said:
     # Names that PyTorch gives its groups are those of every job.
     nccl = communicators(trace).filter(pl.col("communicator").str.starts_with("0x"))
     called = read_calls(trace)["communicator"].drop_nulls().unique()
+    named = frozenset(nccl["communicator"]) | {*called.filter(called.str.starts_with("0x"))}
     members = nccl.drop_nulls("rank").group_by("communicator").agg(pl.col("rank").unique())
     sizes = nccl.drop_nulls("ranks").unique("communicator").select("communicator", "ranks")
-    recorder = _only(reports["format"]) or ""
+    recorder, job = (_only(reports[column]) or "" for column in ("format", "job"))
+    is_numbered = bool(process_ranks(trace)["rank"].count())
     began, duration = (_only(reports[column]) for column in ("session_start", "duration"))
     work = _span(trace, began)
     ranks = trace["host"].drop_nulls("rank").group_by("process").agg(pl.col("rank").unique())
@@ -284,16 +276,15 @@ def said(trace: Trace, name: str) -> Said:
         frozenset(trace.read("devices")["uuid"]) - {None},
         frozenset(reports["rank"]) - {None} | frozenset(of_mpi["rank"].explode()),
         _only(reports["ranks"]),
-        dict(each.split("=", 1) for each in (_only(reports["job"]) or "").split()),
+        dict(each.split("=", 1) for each in job.split()),
         _session(work, began, duration),
         work,
         _busy(trace),
         frozenset(map(_program, trace.read("processes")["name"].drop_nulls())),
         {each: frozenset(ranks) for each, ranks in members.rows()},
         dict(sizes.rows()),
-        frozenset(nccl["communicator"]) | frozenset(called.filter(called.str.starts_with("0x"))),
-        bool(process_ranks(trace)["rank"].count()),
-        _operations(trace),
+        named,
+        frozenset({*job.split(), *["ranks"] * is_numbered, *(named or _operations(trace))}),
     )
 
 
