@@ -241,7 +241,7 @@ class TestConnections:
     """What shows that reports are of one job, where nothing contradicts it."""
 
     NOTHING = (
-        "nothing recorded shows that a.sqlite and b.sqlite are of one job: launcher's job id,"
+        "nothing recorded shows that a.sqlite, b.sqlite are of one job: launcher's job id,"
         " ranks, NCCL's communicators or, in a report without these, collective operations"
     )
 
@@ -284,7 +284,7 @@ class TestConnections:
         reports = [report(rank=0), report(), report(rank=1)]
         assert self.warned(*reports) == [self.NOTHING]
         several = [text.partition(" are")[0] for text in self.warned(*[report() for _ in range(3)])]
-        assert several == ["nothing recorded shows that a.sqlite, b.sqlite and 1 more"]
+        assert several == ["nothing recorded shows that a.sqlite, b.sqlite, c.sqlite"]
 
     def test_one_that_joins_two(self) -> None:
         tied = report(rank=0, job="PBS_JOBID=1")

@@ -22,6 +22,7 @@ from tracekit.analysis.calls import (
     read_calls,
 )
 from tracekit.model import Trace, same_machine
+from tracekit.runs._question import listed
 
 SKEW = 60_000_000_000
 """Largest difference of the clocks of two hosts, ns: sessions further apart are of two executions.
@@ -29,8 +30,6 @@ Hosts with network time differ by milliseconds, others by seconds."""
 _LATE = 1_000_000_000
 """Largest time between sessions on one machine, ns; they share a clock, but their ends are
 approximate."""
-_NAMED = 2
-"""Most reports that a warning names."""
 _TOOLS = {"PyTorch": "torch.profiler", "nvprof": "nvprof", "nsys": "nsys"}
 """Recorders, by the begin of the name of a format."""
 
@@ -104,11 +103,10 @@ def unconnected(reports: Sequence[Said]) -> list[str]:
         joined = [first for first, ties in parts.items() if ties & report.ties]
         ties = report.ties.union(*map(parts.pop, joined))
         parts[min(joined, default=number)] = ties
-    names, more = [reports[first].name for first in sorted(parts)[:_NAMED]], len(parts) - _NAMED
-    which = f"{', '.join(names)} and {more:,} more" if more > 0 else " and ".join(names)
     text = (
-        f"nothing recorded shows that {which} are of one job: launcher's job id, ranks, NCCL's"
-        " communicators or, in a report without these, collective operations"
+        f"nothing recorded shows that {listed([reports[first].name for first in sorted(parts)])} "
+        "are of one job: launcher's job id, ranks, NCCL's communicators or, in a report without "
+        "these, collective operations"
     )
     found = [text] * (len(parts) > 1)
     for one, other in pairwise(sorted(reports, key=lambda each: each.work or ())):
