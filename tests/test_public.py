@@ -170,8 +170,8 @@ PUBLIC = {
         ASSUMED Found MEMBERS OF_GROUPS TOGETHER annotated_calls collective_calls
         collective_kernels communicator_groups communicators ends_by_arrivals excerpt
         find_collectives from_the_start group_members groups_of_ops hex_ids in_stretch log_processes
-        made_communicators
-        members_of_rows mpi_calls nccl_messages only_value outermost participants
+        job_size made_communicators members_of_rows
+        mpi_calls nccl_messages only_value outermost participants
         process_ranks read_calls same_groups uncounted_waits unnamed_groups unrecorded_ranks
         unseen_participants unsized_of_others why_unsized with_devices with_iterations
         with_kernels within

@@ -205,6 +205,8 @@ class TestCollectives:
         builder.range(0, 9, "ncclCommInitRank", domain="NCCL", payload=made)
         row = told(builder.trace())["collectives", "waiting and stragglers"]
         assert row[:2] == ("partly", "2 participants of 4")
+        trace = with_rows(collectives(0, 1).trace(), reports=[report(0, "PyTorch", ranks=4)])
+        assert told(trace)["collectives", "waiting and stragglers"][:2] == row[:2]
 
     def test_participants_on_two_clocks(self) -> None:
         reports = [report(n, "nsys SQLite", clock=f"host {n}") for n in range(2)]

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         with_kernels,
     )
     from tracekit.analysis.calls._ranks import (
+        job_size,
         log_processes,
         process_ranks,
         uncounted_waits,

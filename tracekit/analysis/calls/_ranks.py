@@ -143,14 +143,14 @@ def unrecorded_ranks(trace: Trace) -> list[int]:
     ranks = named["rank"].drop_nulls().unique().sort().to_list()
     active = active.join(named, on="process", how="left")
     if ranks and not active["rank"].has_nulls():
-        size = trace.once(_job_size)
+        size = trace.once(job_size)
         first = [-1] * (active["rank_source"] != "file").any()
         ranks = [*first, *ranks, *([size] if size > ranks[-1] else [])]
     between = (range(one + 1, other) for one, other in pairwise(ranks))
     return [*islice(chain.from_iterable(between), _FIRST)]
 
 
-def _job_size(trace: Trace) -> int:
+def job_size(trace: Trace) -> int:
     """Return the number of ranks of the job, else of its largest communicator; 0 if unknown."""
     marks = excerpt(trace).ranges.filter(IS_RANK_MARK).select(pl.col("name").str.extract(_SAYS, 2))
     sizes = [trace.read("reports")["ranks"], communicators(trace)["ranks"],
@@ -180,7 +180,7 @@ def uncounted_waits(trace: Trace, calls: pl.DataFrame) -> list[str]:
         f"{of_calls}: waits in these are not counted": alone,
         f"{unseen}: {last}": unseen,
         f"how many ranks there are: those seen are taken as all ranks; {last}": (
-            is_unsized and not unseen and not trace.once(_job_size)
+            is_unsized and not unseen and not trace.once(job_size)
         ),
     }
     return [text for text, holds in notes.items() if holds]

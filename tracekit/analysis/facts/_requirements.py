@@ -10,7 +10,7 @@ from typing import Literal
 
 import polars as pl
 
-from tracekit.analysis.calls import communicators, process_ranks, read_calls
+from tracekit.analysis.calls import job_size, process_ranks, read_calls
 from tracekit.analysis.facts._verdicts import Number, is_pipeline, summarise
 from tracekit.engine import Work, has_ops, on_host
 from tracekit.errors import MissingDataError, TracekitError
@@ -75,12 +75,6 @@ class Facts:
         collective = pl.col("kind") == "collective"
         devices = self.trace["ops"].filter(collective).select(pl.col("device").n_unique())
         return max(int(devices.collect().item()), self._mpi["process"].n_unique())
-
-    @cached_property
-    def communicator(self) -> int | None:
-        """Number of ranks in the largest NCCL communicator of known size; None without one."""
-        largest = communicators(self.trace)["ranks"].max()
-        return largest if isinstance(largest, int) else None
 
     @cached_property
     def recorders(self) -> list[str]:
@@ -193,17 +187,17 @@ def _participants(facts: Facts) -> Evidence:
     collectives = _collectives(facts)
     if collectives.available != "yes":
         return collectives
-    number, ranks = facts.participants, facts.communicator
+    number, ranks = facts.participants, facts.trace.once(job_size)
     clocks = with_clocks(
         pl.DataFrame({"report": facts.trace.read("reports")["report"]}),
         facts.trace.read("reports"),
     )["clock"].n_unique()
     found = f"{number} participants" if number >= _SEVERAL else "one participant"
-    found += f" of {ranks}" if ranks is not None else ""
+    found += f" of {ranks}" if ranks else ""
     found += f", on {clocks} clocks" if clocks > 1 else ""
     if number < _SEVERAL:
         return Evidence("none" if ranks == 1 else "no", found)
-    return Evidence("partly" if clocks > 1 or number < (ranks or 0) else "yes", found)
+    return Evidence("partly" if clocks > 1 or number < ranks else "yes", found)
 
 
 def _waits(facts: Facts) -> Evidence:
