@@ -80,5 +80,5 @@ def test_copies_that_a_machine_cannot_carry(real_run: Callable[[str], tk.Run]) -
     assert len(plain.contradictions()) == 2
     assert all("are faster than GPU" in text for text in plain.contradictions())
     warnings = plain.meta()["warnings"]
-    assert any("links would be fuller than full" in text for text in warnings)
+    assert any("1 link would be fuller than full" in text for text in warnings)
     assert not any("fuller than full" in text for text in run.traffic().meta()["warnings"])
