@@ -43,7 +43,7 @@ PUBLIC = {
         latency_speedup links message_histogram nccl_inspector pointer_queries read_calls staging
     """,
     "tracekit.analysis.comparison": """
-        Comparison Metric Recorded Skip apart carriers change_points check_limit comparability
+        Comparison Metric Recorded Skip apart carriers change_points check_limit
         compare compare_recordings history modes outliers steps_of_run typical_step unlike
     """,
     "tracekit.analysis.dependencies": """

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from compared_traces import compare
 from trace_builder import TraceBuilder
 
 import tracekit
 from tracekit.analysis import idle_time
-from tracekit.analysis.comparison import compare
 from tracekit.analysis.statistics import cold_steps, left_out_notes
 from tracekit.analysis.studies import study_row
 from tracekit.model import Trace

@@ -13,6 +13,7 @@ import data_parallel
 import numpy as np
 import polars as pl
 import pytest
+from compared_traces import comparability, compare
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from trace_builder import TraceBuilder, default_rules
 
 from tracekit.analysis import breakdown, query
 from tracekit.analysis.communication import Traffic
-from tracekit.analysis.comparison import Comparison, check_limit, comparability, compare
+from tracekit.analysis.comparison import Comparison, check_limit
 from tracekit.analysis.comparison._compare_runs import _readable, numbers_of
 from tracekit.analysis.idle_account import CAUSES
 from tracekit.analysis.memory import memory_use

@@ -6,9 +6,9 @@ from textwrap import wrap
 
 import polars as pl
 import pytest
+from compared_traces import compare
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.comparison import compare
 from tracekit.model import Trace
 
 US = 1_000

@@ -6,12 +6,13 @@ import random
 
 import polars as pl
 import pytest
+from compared_traces import compare
 from effort import examples
 from link_helpers import machine
 from trace_builder import TraceBuilder
 
 from tracekit.analysis.breakdowns import breakdown
-from tracekit.analysis.comparison import Recorded, compare, compare_recordings
+from tracekit.analysis.comparison import Recorded, compare_recordings
 from tracekit.analysis.facts import with_phases
 from tracekit.analysis.idle_time import idle
 from tracekit.analysis.traffic import Traffic

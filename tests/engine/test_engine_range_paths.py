@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from compared_traces import compare
 from polars.testing import assert_frame_equal
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.comparison import compare
 from tracekit.analysis.overview import query
 from tracekit.engine import range_paths
 from tracekit.model import PATH_TEXTS, Trace, combine

@@ -9,13 +9,13 @@ from typing import Any
 
 import polars as pl
 import pytest
+from compared_traces import compare
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from tracekit.analysis import breakdown
-from tracekit.analysis.comparison import compare
 from tracekit.analysis.idle_account import _idle_ranges
 from tracekit.analysis.idle_time import idle_ranges
 from tracekit.analysis.step_sums import PARTS, per_iteration

@@ -7,12 +7,12 @@ import re
 
 import numpy as np
 import pytest
+from compared_traces import compare
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
-from tracekit.analysis.comparison import compare
 from tracekit.model import Answer, Trace
 from tracekit.model._tables import ITERATIONS
 from tracekit.present import terminal

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from compared_traces import compare
 
 from tracekit.analysis.communication import Traffic
-from tracekit.analysis.comparison import Comparison, check_limit, compare
+from tracekit.analysis.comparison import Comparison, check_limit
 from tracekit.attribution import Rules, attribute
 from tracekit.machine import machine_of
 from tracekit.model import Trace

@@ -67,15 +67,15 @@ def compare(
     of_a, of_b = ([_recorded(run, by, topology) for run in side] for side in sides)
     names = (_names(sides[0]), _names(sides[1]))
     if len(of_a) == len(of_b) == 1:
+        one, other = of_a[0], of_b[0]
+        if one.name == other.name:
+            one, other = replace(one, name="A"), replace(other, name="B")
         found = comparison.compare(
-            of_a[0].trace,
-            of_b[0].trace,
+            one,
+            other,
             by,
             skip=skip,
-            names=names if names[0] != names[1] else ("A", "B"),
             match_names=match_names,
-            traffic=_both(of_a[0], of_b[0]),
-            labels=(of_a[0].labels, of_b[0].labels),
             anyway=anyway,
             metric=metric,
             least=least,
@@ -100,10 +100,6 @@ def compare(
 def _recorded(run: "OpenedRun", by: str | Sequence[str], topology: StrPath | None) -> "Recorded":
     moved = run.traffic(topology=topology) if "link" in by else None
     return comparison.Recorded(run.trace, run.name, run.labels, moved)
-
-
-def _both(a: "Recorded", b: "Recorded") -> Any:
-    return None if a.traffic is None or b.traffic is None else (a.traffic, b.traffic)
 
 
 def _names(side: "Sequence[OpenedRun]") -> str:

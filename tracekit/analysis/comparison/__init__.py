@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tracekit.analysis.comparison._history import change_points, history, typical_step, unlike
     from tracekit.analysis.comparison._limit import check_limit
     from tracekit.analysis.comparison._outliers import steps_of_run
-    from tracekit.analysis.comparison._prepared import Comparison, Recorded, apart, comparability
+    from tracekit.analysis.comparison._prepared import Comparison, Recorded, apart
     from tracekit.analysis.comparison._recordings import compare_recordings
     from tracekit.analysis.statistics import Skip, modes, outliers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -47,9 +47,6 @@ from tracekit.engine import shown, sorting, with_path_texts
 from tracekit.errors import MissingDataError, UsageError
 from tracekit.model import Trace
 from tracekit.support.wording import count, skipped_text, summary, text_of
-
-if TYPE_CHECKING:
-    from tracekit.analysis.traffic import Traffic
 
 _METHOD_OF_PHASES = METHOD.replace(
     OF_ROWS,
@@ -149,15 +146,12 @@ def _row(a: Measured, b: Measured, *, has_verdict: bool, phases: int) -> dict[st
 
 
 def compare(
-    a: Trace,
-    b: Trace,
+    a: Recorded,
+    b: Recorded,
     by: str | Sequence[str] = "stage",
     *,
     skip: Skip = "auto",
-    names: tuple[str, str] = ("A", "B"),
     match_names: bool = False,
-    traffic: tuple[Traffic, Traffic] | None = None,
-    labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
     anyway: bool = False,
     metric: Metric = "mean",
     least: float | None = None,
@@ -185,16 +179,9 @@ def compare(
     Parameters
     ----------
     a, b
-        The runs.
+        The runs. Those with different networks, batches or numbers of GPUs are not comparable.
     by, skip, match_names, anyway, metric, least
         As for `tracekit.compare`.
-    names
-        Names of the runs in messages.
-    traffic
-        Traffic of each run; needed for a comparison by link.
-    labels
-        Labels of each run: label -> value. Runs with different networks, batches or numbers of GPUs
-        are not comparable.
     one_run
         Whether `a` and `b` are the same run, which the headline then states.
 
@@ -210,11 +197,9 @@ def compare(
         If only one run has GPU work, if both lack GPU work and NVTX ranges that are stages, or, for
         a comparison by memory, if there are no events of GPU memory.
     """
-    facts = zip((a, b), names, labels or ({}, {}), traffic or (None, None), strict=True)
-    runs = [Recorded(*each) for each in facts]
     options = Asked.of(by, skip, metric, least, match_names=match_names, anyway=anyway)
-    options = options.of_known_ranks(runs)
-    found = prepare(runs, options)
+    options = options.of_known_ranks([a, b])
+    found = prepare([a, b], options)
     of_a, of_b = found.measured
     steps = Steps.of(of_a, of_b)
     parts, step = contributions(of_a, of_b, steps, has_verdict=found.has_verdict, names=found.parts)
@@ -230,14 +215,14 @@ def compare(
         without=without, ops={} if found.basis else ops_of(table),
     )  # fmt: skip
     return answered(
-        options, found, ([of_a], [of_b]), names,
+        options, found, ([of_a], [of_b]), (a.name, b.name),
         headline=first, step=step, notes=_notes(found, options.keys, steps, step, odd),
         method=_METHOD_OF_PHASES if options.keys == ("phase",) else METHOD,
         rows=table, readable=_readable(table, of_steps=of_steps),
         tables={
             "contributions": parts,
             "devices": _by_device(of_a, of_b),
-            "steps": pl.concat([step_rows(of_a, names[0], "A"), step_rows(of_b, names[1], "B")]),
+            "steps": pl.concat([step_rows(of_a, a.name, "A"), step_rows(of_b, b.name, "B")]),
             "outliers": odd,
         },
     )  # fmt: skip

@@ -279,17 +279,7 @@ def _of_sides(name: str, values: Sequence[int]) -> dict[str, int]:
 def apart(runs: Sequence[Recorded], keys: Sequence[str] = ("stage",)) -> list[str]:
     """Return reasons why a run is not comparable with the first run in a table by `keys`."""
     first = runs[0]
-    found = [
-        reason
-        for other in runs[1:]
-        for reason in comparability(
-            first.trace,
-            other.trace,
-            (first.labels, other.labels),
-            names=(first.name, other.name),
-            by=keys,
-        )
-    ]
+    found = [reason for other in runs[1:] for reason in _apart(first, other, keys)]
     return list(dict.fromkeys(found))
 
 
@@ -374,14 +364,7 @@ _NOTABLE, _MOST = 0.05, 0.5
 """A stage with less of the time of all ops is none to speak of; by what most of it is known."""
 
 
-def comparability(
-    a: Trace,
-    b: Trace,
-    labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None,
-    *,
-    names: tuple[str, str] = ("A", "B"),
-    by: Sequence[str] = ("stage",),
-) -> list[str]:
+def _apart(one: Recorded, other: Recorded, by: Sequence[str]) -> list[str]:
     """Return why two runs cannot be compared, in words; nothing if they can be.
 
     Reasons are: different number or model of GPUs, different number of ranks, different labels
@@ -395,6 +378,7 @@ def comparability(
     MissingDataError
         If one run has GPU work and the other has none.
     """
+    a, b, names = one.trace, other.trace, (one.name, other.name)
     facts = [summarise(run) for run in (a, b)]
     without_work = [not run["ops"] for run in facts]
     if any(without_work) and not all(without_work):
@@ -410,7 +394,7 @@ def comparability(
         (_world(a), _world(b)),
         (_recorded(a), _recorded(b)),
         *([(_processes(facts[0]), _processes(facts[1]))] if all(without_work) else []),
-        *_of_labels(labels or ({}, {})),
+        *_of_labels((one.labels, other.labels)),
         *_of_shares(facts, by),
         *(_of_sources(a, b) if "stage" in by or "step" in by else []),
     ]
