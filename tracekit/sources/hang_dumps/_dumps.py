@@ -20,6 +20,7 @@ from tracekit.errors import (
     NotATraceError,
     UnsupportedTraceError,
 )
+from tracekit.sources._json_values import mapping
 from tracekit.sources.hang_dumps._flight_recorder import (
     ENTRY_SCHEMA,
     RANK_SCHEMA,
@@ -27,7 +28,6 @@ from tracekit.sources.hang_dumps._flight_recorder import (
     is_flight_recorder,
     read_flight_recorder,
 )
-from tracekit.sources.kineto._event_frame import mapping
 from tracekit.support.files import StrPath
 
 _MOST_BYTES = 64 * 2**20

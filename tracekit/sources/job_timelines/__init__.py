@@ -24,7 +24,7 @@ from tracekit.errors import (
     NotATraceError,
     UnsupportedTraceError,
 )
-from tracekit.sources.kineto._event_frame import mapping
+from tracekit.sources._json_values import mapping
 from tracekit.support.files import StrPath
 from tracekit.support.wording import size_text
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from tracekit.errors import DamagedTraceError
+from tracekit.sources._json_values import mapping, text_of
 from tracekit.sources.kineto import _document
 from tracekit.sources.kineto._document import Piece, parsed
 
@@ -216,26 +216,6 @@ def _projected(value: Any) -> dict[str, Any]:
             for name in ARGUMENTS
         },
     }
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """Return a JSON value that is an object; an empty mapping for any other value."""
-    return value if isinstance(value, dict) else {}
-
-
-def integer(value: object, most: int = (1 << 62)) -> int | None:
-    """Return a JSON value that is an integer from 0 to below `most`; None for any other."""
-    is_one = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
-    return value if is_one else None  # type: ignore[return-value]
-
-
-def text_of(value: object) -> str | None:
-    """Return a JSON value as a UTF-8 string: texts as they are, others as JSON, null as None."""
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else json.dumps(value)
-    # An escape may stand for half of a character, which is no text.
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def nanoseconds(text: pl.Series) -> pl.Series:

@@ -15,11 +15,12 @@ from tracekit.errors import MissingDataError
 from tracekit.model import NO_KERNELS, Maker, Recording, Stream
 from tracekit.sources._amd import WITHIN
 from tracekit.sources._identities import HostColumns, contents, report
+from tracekit.sources._json_values import integer, mapping, text_of
 from tracekit.sources._seen import NO_CALLS, absences, counted
 from tracekit.sources._syncs import chunks
 from tracekit.sources.kineto._captures import Joined, joined
 from tracekit.sources.kineto._document import Document, Piece, head_of
-from tracekit.sources.kineto._event_frame import integer, mapping, read_events, text_of
+from tracekit.sources.kineto._event_frame import read_events
 from tracekit.sources.kineto._gathered import Gathered
 from tracekit.support.ahead import ahead
 from tracekit.support.progress import Progress

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tracekit.sources.kineto._event_frame import integer, mapping, text_of
+from tracekit.sources._json_values import integer, mapping, text_of
 
 GPU = 2
 """Type of the agents that are GPUs."""

@@ -35,10 +35,10 @@ from tracekit.sources._amd import (
 )
 from tracekit.sources._export_tables import check_columns, coercions
 from tracekit.sources._identities import HOST, Gathered, Identities, contents, report, steps
+from tracekit.sources._json_values import mapping
 from tracekit.sources._labels import VARIABLES, Launch, launch_of
 from tracekit.sources._seen import counted
 from tracekit.sources._times import Times
-from tracekit.sources.kineto._event_frame import mapping
 from tracekit.sources.rocprof._agents import described
 from tracekit.sources.sqlite import SqliteFile, SqlType
 from tracekit.support.progress import Progress

@@ -30,10 +30,11 @@ from tracekit.sources._amd import (
     threads_launched,
 )
 from tracekit.sources._identities import Gathered, Identities, contents, report
+from tracekit.sources._json_values import integer, mapping, text_of
 from tracekit.sources._seen import counted
 from tracekit.sources._times import Times
 from tracekit.sources.kineto._document import MOST_AROUND, Document, Piece, head_of
-from tracekit.sources.kineto._event_frame import integer, mapping, read_lines, text_of
+from tracekit.sources.kineto._event_frame import read_lines
 from tracekit.sources.rocprof._agents import (
     described,
     gpu_number,
@@ -65,6 +66,7 @@ _HEAD: dict[str, Any] = {
 }  # fmt: skip
 _API: dict[str, Any] = {**_HEAD, "key": str, "value": str}
 FIELDS: Mapping[str, dict[str, Any]] = {
+    # Of the names the first that is recorded is taken.
     "kernel_symbols": dict.fromkeys(
         ("kernel_id", "formatted_kernel_name", "demangled_kernel_name", "truncated_kernel_name",
          "kernel_name"), str,
